@@ -1,0 +1,97 @@
+"""One measurement: what was run, under which conditions, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Settings(_Record):
+    """The session settings of a candidate, as plain values (see `runtimes.session.SessionSettings`)."""
+
+    runtime: str
+    runtime_version: str
+    providers: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    delegate: str | None = None
+    delegate_options: Mapping[str, str] = {}
+    threads: int
+    spinning: bool
+    axes: Mapping[str, int] = {}
+    session_options: Mapping[str, str] = {}
+
+
+class Latency(_Record):
+    """Steady-state latency of single queries. A percentile with too few samples is None, never a guess.
+
+    p90 needs 64 samples and p99 662 for 99 % confidence (design: Numbers that count).
+    """
+
+    sample_count: int
+    mean_ms: float
+    min_ms: float
+    p50_ms: float
+    p50_low_ms: float
+    "Lower end of the 99 % confidence interval of the median."
+    p50_high_ms: float
+    p90_ms: float | None
+    p99_ms: float | None
+    max_ms: float
+
+
+class Start(_Record):
+    """The parts of a cold start in a fresh process."""
+
+    import_ms: float
+    load_ms: float
+    first_ms: float
+    "The first inference after loading."
+
+    @property
+    def total_ms(self) -> float:
+        return self.import_ms + self.load_ms + self.first_ms
+
+
+class Conditions(_Record):
+    """What else was going on. None: this machine does not tell."""
+
+    load_1min: float | None = None
+    governor: str | None = None
+    temperature_c: float | None = None
+    throttled: bool | None = None
+    quota_cores: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Measurement(_Record):
+    """A candidate's row: artifact × settings on this machine."""
+
+    schema: int = 1
+    model: str
+    artifact: str
+    artifact_sha256: str
+    precision: str
+    size_bytes: int
+    settings: Settings
+    latency: Latency | None
+    "None when the candidate failed; `failure` then says why."
+    start: Start | None = None
+    after_idle_ms: float | None = None
+    peak_memory_bytes: int | None = None
+    "VmHWM of the child process."
+    throughput_qps: float | None = None
+    accuracy_value: float | None = None
+    accuracy_ratio: float | None = None
+    fit: bool = True
+    why_unfit: str | None = None
+    ops_by_provider: Mapping[str, int] = {}
+    partitions: int | None = None
+    conditions: Conditions = Conditions()
+    failure: str | None = None
+    device: Mapping[str, str] = {}
+    "Board id, CPU and ISA on which it was measured."
+    taken_at_unix_ms: int

@@ -1,0 +1,86 @@
+"""The command line: an explicit list of verbs, and the exit codes that are its contract."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from edgekit import __version__
+
+VERBS: tuple[tuple[str, str], ...] = (
+    ("probe", "what this machine is: memory, CPU, accelerators, runtimes"),
+    ("doctor", "what is installed and really loads, and the command that mends each fault"),
+    ("models", "the models edgekit knows"),
+    ("boards", "the boards edgekit knows"),
+    ("build", "make flash artifacts from a model's standard one and measure their accuracy"),
+    ("bench", "measure artifacts and runtime settings on this machine"),
+    ("select", "choose one within your limits, and say why not the others"),
+    ("run", "the on-device daemon: selected, warmed up, answering over HTTP, reporting over MQTT"),
+    ("infer", "one answer for an image, a sound, a text or an .npz"),
+    ("fleet", "the fleet as a table or JSON"),
+    ("broker", "an MQTT broker for trying out, or mosquitto with generated settings"),
+    ("demo", "all of it on this machine, with real input"),
+)
+"""Each verb is a module of this package with `add_arguments(parser)` and `run(args) -> int`."""
+
+
+def build_parser(wanted: str | None) -> argparse.ArgumentParser:
+    """The parser; only the wanted verb's module is imported, so that help and errors stay fast."""
+    parser = argparse.ArgumentParser(
+        prog="edgekit",
+        description="Deploy one model well to many small machines: measure, choose with reasons, run warm, watch.",
+        epilog="exit codes: 0 ok, 1 a truthful no, 2 usage, 3 config or catalog, 4 unreachable, "
+        "5 device, artifact or runtime, 130 interrupted",
+    )
+    parser.add_argument("--version", action="version", version=f"edgekit {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, help_text in VERBS:
+        sub = verbs.add_parser(verb, help=help_text, description=help_text[:1].upper() + help_text[1:] + ".")
+        if verb == wanted:
+            importlib.import_module(f"edgekit.cli.{verb}").add_arguments(sub)
+            sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code. No traceback reaches a user without --debug."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    known = {verb for verb, _ in VERBS}
+    wanted = next((word for word in arguments if word in known), None)
+    args = build_parser(wanted).parse_args(arguments)
+    from edgekit import errors  # deferred with the verb: help needs none of it
+
+    try:
+        return int(importlib.import_module(f"edgekit.cli.{args.verb}").run(args))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away; Python would complain at exit
+        return 0
+    except errors.EdgekitError as error:
+        if args.debug:
+            raise
+        print(f"edgekit {args.verb}: {error}", file=sys.stderr)
+        return exit_code(error)
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code that stands for a kind of error (design: Command line)."""
+    from edgekit import errors
+
+    table: tuple[tuple[type[Exception], int], ...] = (
+        (errors.NoUsableArtifact, 1),
+        (errors.UsageError, 2),
+        (errors.ConfigError, 3),
+        (errors.BrokerError, 4),
+        (errors.UnreachableError, 4),
+        (errors.FetchError, 4),
+    )
+    return next((code for kind, code in table if isinstance(error, kind)), 5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

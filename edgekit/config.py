@@ -1,0 +1,134 @@
+"""Settings, resolved once: flag > environment > file > default. No other module reads the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from edgekit.errors import ConfigError
+from edgekit.strict import read_toml
+
+NAME_PATTERN = r"^[a-z0-9_-]{1,63}$"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where edgekit keeps what must survive: `$EDGEKIT_HOME`, else the platform's folder for user data."""
+
+    root: Path
+
+    @property
+    def cache(self) -> Path:
+        """Downloads, by sha256; safe to delete."""
+        return self.root / "cache"
+
+    def artifacts(self, model: str) -> Path:
+        return self.root / "artifacts" / model
+
+    def measurements(self, model: str) -> Path:
+        return self.root / "measurements" / model
+
+    def selection(self, model: str) -> Path:
+        return self.root / "selections" / f"{model}.json"
+
+    def daemon(self, device: str) -> Path:
+        """State of one daemon: epoch, event log."""
+        return self.root / "daemon" / device
+
+
+def home(environ: Mapping[str, str] = os.environ) -> Home:
+    """The state folder of this user."""
+    if chosen := environ.get("EDGEKIT_HOME"):
+        return Home(Path(chosen))
+    if sys.platform == "win32":
+        base = Path(environ.get("LOCALAPPDATA", Path.home() / "AppData/Local"))
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library/Application Support"
+    else:
+        base = Path(environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    return Home(base / "edgekit")
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class HttpConfig(_Section):
+    """`[http]`: where the daemon listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    "0: any free port; the chosen one is printed."
+    unix_socket: str | None = None
+    token_file: str | None = None
+    "Bearer token; required when `host` is not loopback."
+    max_request_bytes: int = 64 * 1024 * 1024
+    max_connections: int = 64
+
+
+class MqttConfig(_Section):
+    """`[mqtt]`: where telemetry goes. Secrets come by path."""
+
+    host: str | None = None
+    "None: no telemetry."
+    port: int = 1883
+    username: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    keepalive_s: int = 15
+    window_s: float = 10.0
+    allowed_commands: tuple[str, ...] = ("ping", "rebirth")
+
+
+class ModelConfig(_Section):
+    """`[[model]]`: a model to serve and what is required of it."""
+
+    name: str
+    "A catalog name or the path of a .onnx or .tflite file."
+    artifact: str | None = None
+    "Pin one artifact instead of selecting."
+    objective: str = "latency"
+    latency_ms: float | None = None
+    memory_mb: float | None = None
+    accuracy_floor: float = 0.99
+    threads: int | None = None
+    axes: Mapping[str, int] = {}
+
+
+class DaemonConfig(_Section):
+    """`edgekit.toml`."""
+
+    site: str = "default"
+    device: str | None = None
+    "None: from the hardware's serial number."
+    http: HttpConfig = HttpConfig()
+    mqtt: MqttConfig = MqttConfig()
+    model: tuple[ModelConfig, ...] = ()
+
+
+def load_daemon_config(path: Path) -> DaemonConfig:
+    """The daemon's settings. Raises ConfigError naming file, key and the nearest known key."""
+    return check_daemon_config(read_toml(path, DaemonConfig), path)
+
+
+def check_daemon_config(config: DaemonConfig, path: Path | str) -> DaemonConfig:
+    """What the types cannot say: names, a token where the network can reach us, at least one model."""
+    import re
+
+    for key, name in (("site", config.site), ("device", config.device)):
+        if name is not None and not re.match(NAME_PATTERN, name):
+            raise ConfigError(path, key, f"'{name}' must be 1 to 63 of a-z, 0-9, '_' and '-'")
+    loopback = config.http.host in ("127.0.0.1", "::1", "localhost")
+    if not loopback and config.http.unix_socket is None and config.http.token_file is None:
+        raise ConfigError(path, "http.token_file", f"required when http.host is '{config.http.host}', not loopback")
+    if not config.model:
+        raise ConfigError(path, "model", "at least one [[model]] is required")
+    return config

@@ -1,0 +1,93 @@
+"""What a loaded model looks like to the rest of edgekit, whichever runtime holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from edgekit.errors import RuntimeUnavailable
+from edgekit.manifest import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """How to open an artifact. The runtime's own words and spelling are kept for providers and delegates."""
+
+    runtime: str = "onnxruntime"
+    '"onnxruntime", "litert", "tflite" or "openvino".'
+    providers: tuple[tuple[str, Mapping[str, str]], ...] = (("CPUExecutionProvider", {}),)
+    "onnxruntime only: (name, options) in the order of preference; the library's implicit order is never used."
+    delegate: str | None = None
+    "LiteRT only: a delegate's shared library; None is the built-in XNNPACK."
+    delegate_options: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    spinning: bool = False
+    axes: Mapping[str, int] = field(default_factory=dict)
+    "Values for named dynamic axes."
+    allow_fallback: bool = False
+    "False: a provider or delegate that was asked for and is not used is an error."
+    session_options: Mapping[str, str] = field(default_factory=dict)
+    "Further options of the runtime, by the runtime's own names."
+
+    @property
+    def label(self) -> str:
+        """Short text for tables: runtime, provider or delegate, threads."""
+        hook = self.delegate or (self.providers[0][0] if self.runtime == "onnxruntime" else "CPU")
+        return f"{self.runtime} {hook.removesuffix('ExecutionProvider')} {self.threads}t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the operators ran, as the runtime itself reports it."""
+
+    ops_by_provider: Mapping[str, int]
+    partitions: int
+    asked_for: tuple[str, ...]
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """What was asked for and ran nothing."""
+        return tuple(name for name in self.asked_for if not self.ops_by_provider.get(name))
+
+
+class Session(Protocol):
+    """A model ready to run. Not thread-safe unless the implementation says so."""
+
+    runtime: str
+    runtime_version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    active_providers: tuple[str, ...]
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One inference: every input by name, every output by name."""
+        ...
+
+    def placement(self, inputs: Mapping[str, np.ndarray]) -> Placement:
+        """Prove where the operators run; may open a second, profiled session, so not for the hot path."""
+        ...
+
+    def close(self) -> None:
+        """Free the model. Idempotent."""
+        ...
+
+
+def open_session(path: Path, settings: SessionSettings) -> Session:
+    """The artifact opened as `settings` says.
+
+    Raises ArtifactError (the file), RuntimeUnavailable (the library, provider or delegate).
+    """
+    if settings.runtime == "onnxruntime":
+        from edgekit.runtimes.onnx import OnnxSession  # deferred: each runtime costs 100 ms or more to import
+
+        return OnnxSession(path, settings)
+    if settings.runtime in ("litert", "tflite"):
+        from edgekit.runtimes.litert import LiteRtSession
+
+        return LiteRtSession(path, settings)
+    raise RuntimeUnavailable(settings.runtime, "unknown runtime; edgekit knows onnxruntime, litert and tflite")
