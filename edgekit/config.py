@@ -54,11 +54,11 @@ def home(environ: Mapping[str, str] = os.environ) -> Home:
     return Home(base / "edgekit")
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class HttpConfig(_Section):
+class HttpConfig(_Section, kw_only=True):
     """`[http]`: where the daemon listens."""
 
     host: str = "127.0.0.1"
@@ -71,7 +71,7 @@ class HttpConfig(_Section):
     max_connections: int = 64
 
 
-class MqttConfig(_Section):
+class MqttConfig(_Section, kw_only=True):
     """`[mqtt]`: where telemetry goes. Secrets come by path."""
 
     host: str | None = None
@@ -88,7 +88,7 @@ class MqttConfig(_Section):
     allowed_commands: tuple[str, ...] = ("ping", "rebirth")
 
 
-class ModelConfig(_Section):
+class ModelConfig(_Section, kw_only=True):
     """`[[model]]`: a model to serve and what is required of it."""
 
     name: str
@@ -103,7 +103,7 @@ class ModelConfig(_Section):
     axes: Mapping[str, int] = {}
 
 
-class DaemonConfig(_Section):
+class DaemonConfig(_Section, kw_only=True):
     """`edgekit.toml`."""
 
     site: str = "default"

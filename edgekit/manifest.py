@@ -13,11 +13,11 @@ Dimension = int | str
 """A fixed size, or the name of a dynamic axis."""
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class TensorSpec(_Table):
+class TensorSpec(_Table, kw_only=True):
     """A named tensor: numpy dtype name (`float32`, `uint8`, `int64`, …) and shape; a text entry is a dynamic axis."""
 
     name: str
@@ -25,7 +25,7 @@ class TensorSpec(_Table):
     shape: tuple[Dimension, ...]
 
 
-class Source(_Table):
+class Source(_Table, kw_only=True):
     """Where the standard artifact comes from: exactly one of file, url, wheel (+ member)."""
 
     file: str | None = None
@@ -41,7 +41,7 @@ class Source(_Table):
     licence: str = ""
 
 
-class PrebuiltArtifact(_Table):
+class PrebuiltArtifact(_Table, kw_only=True):
     """A further artifact that lies beside the manifest: a float LiteRT twin, a vendor-compiled file."""
 
     name: str
@@ -54,7 +54,7 @@ class PrebuiltArtifact(_Table):
     'Shared libraries a delegate needs, "libedgetpu.so.1".'
 
 
-class Data(_Table):
+class Data(_Table, kw_only=True):
     """Calibration and evaluation data: `generator:NAME` (built in), a folder or an .npz beside the manifest."""
 
     calibration: str | None = None
@@ -63,7 +63,7 @@ class Data(_Table):
     evaluation_count: int = 64
 
 
-class Model(_Table):
+class Model(_Table, kw_only=True):
     """A manifest. `inputs` and `outputs` are empty for a user's bare file: the session then says what they are."""
 
     name: str

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import msgspec
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True):
+class _Record(msgspec.Struct, frozen=True):
     pass
 
 
-class Settings(_Record):
+class Settings(_Record, kw_only=True):
     """The session settings of a candidate, as plain values (see `runtimes.session.SessionSettings`)."""
 
     runtime: str
@@ -25,7 +25,7 @@ class Settings(_Record):
     session_options: Mapping[str, str] = {}
 
 
-class Latency(_Record):
+class Latency(_Record, kw_only=True):
     """Steady-state latency of single queries. A percentile with too few samples is None, never a guess.
 
     p90 needs 64 samples and p99 662 for 99 % confidence (design: Numbers that count).
@@ -43,7 +43,7 @@ class Latency(_Record):
     max_ms: float
 
 
-class Start(_Record):
+class Start(_Record, kw_only=True):
     """The parts of a cold start in a fresh process."""
 
     import_ms: float
@@ -56,7 +56,7 @@ class Start(_Record):
         return self.import_ms + self.load_ms + self.first_ms
 
 
-class Conditions(_Record):
+class Conditions(_Record, kw_only=True):
     """What else was going on. None: this machine does not tell."""
 
     load_1min: float | None = None
@@ -67,7 +67,7 @@ class Conditions(_Record):
     notes: tuple[str, ...] = ()
 
 
-class Measurement(_Record):
+class Measurement(_Record, kw_only=True):
     """A candidate's row: artifact × settings on this machine."""
 
     schema: int = 1

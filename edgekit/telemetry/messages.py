@@ -12,7 +12,7 @@ ROOT = "edgekit/v1"
 SCHEMA = 1
 
 
-class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Payload(msgspec.Struct, frozen=True, omit_defaults=True):
     pass
 
 
@@ -23,7 +23,7 @@ class State(str, Enum):
     OFFLINE = "offline"
 
 
-class Status(_Payload):
+class Status(_Payload, kw_only=True):
     """Topic `status`, retained. Birth and death share it; an older epoch never overrides a newer."""
 
     state: State
@@ -32,7 +32,7 @@ class Status(_Payload):
     reason: str = ""
 
 
-class Histogram(_Payload):
+class Histogram(_Payload, kw_only=True):
     """A base-2 exponential histogram as OpenTelemetry defines it; values in milliseconds.
 
     Bucket i of `counts` holds values in (base**(offset+i), base**(offset+i+1)], base = 2**(2**-scale).
@@ -48,7 +48,7 @@ class Histogram(_Payload):
     zero_count: int = 0
 
 
-class LaneMetrics(_Payload):
+class LaneMetrics(_Payload, kw_only=True):
     """One model and lane in one window. Empty lanes are left out."""
 
     model: str
@@ -65,7 +65,7 @@ class LaneMetrics(_Payload):
     shadow_total: int = 0
 
 
-class Readings(_Payload):
+class Readings(_Payload, kw_only=True):
     """The system in one window. None: this board has no such sensor."""
 
     memory_available_bytes: int | None = None
@@ -78,7 +78,7 @@ class Readings(_Payload):
     throttled: bool | None = None
 
 
-class OutboxState(_Payload):
+class OutboxState(_Payload, kw_only=True):
     """How the telemetry itself fares."""
 
     depth: int = 0
@@ -88,7 +88,7 @@ class OutboxState(_Payload):
     bytes_written: int = 0
 
 
-class Metrics(_Payload):
+class Metrics(_Payload, kw_only=True):
     """Topic `metrics`: one window (default 10 s). `seq` counts windows within an epoch, from 0, without gaps."""
 
     v: int = SCHEMA
@@ -105,7 +105,7 @@ class Metrics(_Payload):
     outbox: OutboxState = OutboxState()
 
 
-class ModelState(_Payload):
+class ModelState(_Payload, kw_only=True):
     """A served model as the birth certificate tells it."""
 
     model: str
@@ -123,7 +123,7 @@ class ModelState(_Payload):
     accuracy_ratio: float | None = None
 
 
-class Birth(_Payload):
+class Birth(_Payload, kw_only=True):
     """Topic `birth`, retained: facts, models, the selection and its reasons, versions."""
 
     v: int = SCHEMA
@@ -140,7 +140,7 @@ class Birth(_Payload):
     allowed_commands: tuple[str, ...] = ()
 
 
-class Event(_Payload):
+class Event(_Payload, kw_only=True):
     """Topic `event`: a state change."""
 
     epoch: int
@@ -151,7 +151,7 @@ class Event(_Payload):
     detail: Mapping[str, Any] = {}
 
 
-class Command(_Payload):
+class Command(_Payload, kw_only=True):
     """Topic `command`: acted on once per id."""
 
     id: str
@@ -160,7 +160,7 @@ class Command(_Payload):
     expires_unix_ms: int | None = None
 
 
-class Reply(_Payload):
+class Reply(_Payload, kw_only=True):
     """Topic `reply`, always the device's own."""
 
     id: str
@@ -169,7 +169,7 @@ class Reply(_Payload):
     detail: Mapping[str, Any] = {}
 
 
-class Ack(_Payload):
+class Ack(_Payload, kw_only=True):
     """Topic `ack`: everything up to `seq` of `epoch` is committed at the collector."""
 
     epoch: int
