@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from edgekit.telemetry.messages import Birth, Event, Histogram, Metrics
+from edgekit.telemetry.messages import Birth, Event, Histogram, Metrics, Received
 
 HISTORY_WINDOWS = 120
 
@@ -21,16 +21,6 @@ class Presence(str, Enum):
     "Silent for several windows."
     OFFLINE = "offline"
     "Said so itself, or its Will did."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One MQTT message as received."""
-
-    topic: str
-    payload: bytes
-    retained: bool = False
-    received_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +86,7 @@ class Fleet:
     "Payloads that did not decode; they change nothing else."
 
 
-def fold(fleet: Fleet, messages: Iterable[Message], *, now_s: float) -> Fleet:
+def fold(fleet: Fleet, messages: Iterable[Received], *, now_s: float) -> Fleet:
     """The fleet after `messages`, and after time has passed until `now_s` (which may make devices late or stale)."""
     raise NotImplementedError
 

@@ -176,6 +176,16 @@ class Ack(_Payload, kw_only=True):
     seq: int
 
 
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """One MQTT message as received, undecoded."""
+
+    topic: str
+    payload: bytes
+    retained: bool = False
+    received_s: float = 0.0
+    "Unix time at the receiver."
+
+
 class Topic(msgspec.Struct, frozen=True):
     """A parsed topic: `edgekit/v1/<site>/<device>/<leaf>`."""
 

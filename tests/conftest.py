@@ -1,0 +1,35 @@
+"""Fixtures shared by the whole suite: where the real models and labelled data lie, and a private state folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real models and labelled data made by others; never part of the project."""
+    folder = Path(os.environ.get("EDGEKIT_TEST_DATA", ROOT.parent / "shared/data"))
+    if not folder.is_dir():
+        pytest.skip(f"no test data at {folder}; set EDGEKIT_TEST_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def boards_dir() -> Path:
+    """The captured file trees of real boards."""
+    folder = Path(os.environ.get("EDGEKIT_TEST_BOARDS", ROOT.parent / "shared/boards"))
+    if not folder.is_dir():
+        pytest.skip(f"no captured boards at {folder}; set EDGEKIT_TEST_BOARDS")
+    return folder
+
+
+@pytest.fixture
+def edgekit_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty state folder for this test alone."""
+    monkeypatch.setenv("EDGEKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
