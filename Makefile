@@ -1,0 +1,54 @@
+# edgekit. `make help` lists the targets.
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix wheel bench-serve clean
+
+help: ## this list
+	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+# Two stamps in one environment: the demo needs less than the tests.
+.venv/.demo: pyproject.toml
+	@.ci/venv .venv $(PYTHON) -e '.[demo]'
+	@touch $@
+
+.venv/.dev: pyproject.toml
+	@.ci/venv .venv $(PYTHON) -e '.[test,lint]'
+	@touch $@ .venv/.demo
+
+.venv: .venv/.dev ## the development environment
+.PHONY: .venv
+
+.venv-tflite/.ready: pyproject.toml
+	@.ci/venv .venv-tflite $(PYTHON) -e '.[tflite]' pytest pytest-timeout hypothesis
+	@touch $@
+
+.venv-tflite: .venv-tflite/.ready ## the environment of the older tflite-runtime (numpy < 2, Python 3.10 or 3.11)
+.PHONY: .venv-tflite
+
+demo: .venv/.demo ## the main job on this machine: probe, build, bench, select, serve, watch
+	@$(BIN)/edgekit demo
+
+test: .venv/.dev ## the whole test suite
+	@$(BIN)/python -m pytest -q
+
+check: .venv/.dev ## format, lint, types, import contracts, sizes
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python .ci/sizes.py
+
+fix: .venv/.dev ## format and mend what ruff can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench-serve: .venv/.dev ## the daemon's overhead over a bare session.run, side by side
+	@$(BIN)/python tests/bench/bench_serve.py
+
+wheel: .venv/.dev ## dist/edgekit_deploy-*.whl
+	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .
+	@ls -1 dist/*.whl | tail -n 1
+
+clean: ## remove environments and build output
+	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
