@@ -51,6 +51,14 @@ class ArtifactError(EdgekitError):
         super().__init__(f"{path}: {problem}")
 
 
+class InputError(EdgekitError):
+    """A tensor or file handed to a model that is not what it takes; `name` is the input's."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name, self.problem = name, problem
+        super().__init__(f"input {name}: {problem}")
+
+
 class FetchError(EdgekitError):
     """A source that could not be downloaded or does not hold what the manifest promises."""
 

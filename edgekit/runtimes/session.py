@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from edgekit.errors import RuntimeUnavailable
-from edgekit.manifest import TensorSpec
+from edgekit.errors import InputError, RuntimeUnavailable
+from edgekit.manifest import Dimension, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,14 @@ class Placement:
         return tuple(name for name in self.asked_for if not self.ops_by_provider.get(name))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """How a quantised tensor's integers stand for real values: real = scale * (integer - zero_point)."""
+
+    scale: float
+    zero_point: int
+
+
 class Session(Protocol):
     """A model ready to run. Not thread-safe unless the implementation says so."""
 
@@ -63,6 +71,10 @@ class Session(Protocol):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     active_providers: tuple[str, ...]
+    quantization: Mapping[str, Quantization]
+    "Of the input and output tensors that are quantised per tensor; empty for ONNX, whose inputs stay real."
+    metadata: Mapping[str, str]
+    "Key-value pairs that the model file itself carries."
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One inference: every input by name, every output by name."""
@@ -75,6 +87,25 @@ class Session(Protocol):
     def close(self) -> None:
         """Free the model. Idempotent."""
         ...
+
+
+def check_inputs(specs: Sequence[TensorSpec], inputs: Mapping[str, np.ndarray]) -> None:
+    """Raises InputError unless every input is there, of the right dtype and shape, and nothing else is."""
+    if len(inputs) != len(specs) or any(spec.name not in inputs for spec in specs):
+        wanted = ", ".join(spec.name for spec in specs)
+        raise InputError(", ".join(inputs) or "no inputs", f"the model takes {wanted}")
+    for spec in specs:
+        value = inputs[spec.name]
+        if value.dtype.name != spec.dtype:
+            raise InputError(spec.name, f"is {value.dtype.name}, the model takes {spec.dtype}")
+        if value.shape != spec.shape and not _fits(value.shape, spec.shape):
+            raise InputError(spec.name, f"has shape {list(value.shape)}, the model takes {list(spec.shape)}")
+
+
+def _fits(shape: Sequence[int], spec: Sequence[Dimension]) -> bool:
+    return len(shape) == len(spec) and all(
+        isinstance(want, str) or size == want for size, want in zip(shape, spec, strict=True)
+    )
 
 
 def open_session(path: Path, settings: SessionSettings) -> Session:
