@@ -59,6 +59,14 @@ class InputError(EdgekitError):
         super().__init__(f"input {name}: {problem}")
 
 
+class RequestError(EdgekitError):
+    """An HTTP request that cannot be served; `status` is the answer's."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        self.status, self.problem = status, problem
+        super().__init__(problem)
+
+
 class FetchError(EdgekitError):
     """A source that could not be downloaded or does not hold what the manifest promises."""
 
