@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 ROOT = "edgekit/v1"
 SCHEMA = 1
+EVERYONE = "_all"
+"""In place of a device (or a site): everyone who listens; never a name of one."""
+
+MAX_SCALE, MIN_SCALE, MAX_BUCKETS = 20, -10, 160
+"""OpenTelemetry's limits of an exponential histogram."""
+
+# Limits make hostile numbers a decoding error here instead of an overflow somewhere later.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""What JSON readers in every language hold exactly."""
+Millis = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+Total = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
+Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+Word = Annotated[str, msgspec.Meta(max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class _Payload(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,157 +37,161 @@ class State(str, Enum):
     OFFLINE = "offline"
 
 
-class Status(_Payload, kw_only=True):
+class Status(_Payload, frozen=True, kw_only=True):
     """Topic `status`, retained. Birth and death share it; an older epoch never overrides a newer."""
 
     state: State
-    epoch: int
+    epoch: Count
     "Counts the daemon's starts and (re)connections of this device; persisted before use."
-    reason: str = ""
+    reason: Text = ""
+    session: Word = ""
+    "Drawn at random by each process: tells two machines with one device id apart."
 
 
-class Histogram(_Payload, kw_only=True):
+class Histogram(_Payload, frozen=True, kw_only=True):
     """A base-2 exponential histogram as OpenTelemetry defines it; values in milliseconds.
 
     Bucket i of `counts` holds values in (base**(offset+i), base**(offset+i+1)], base = 2**(2**-scale).
     """
 
-    scale: int
-    offset: int
-    counts: tuple[int, ...]
-    sum: float
-    count: int
-    min: float
-    max: float
-    zero_count: int = 0
+    scale: Annotated[int, msgspec.Meta(ge=MIN_SCALE, le=MAX_SCALE)]
+    offset: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)]
+    counts: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_BUCKETS)]
+    sum: Total
+    count: Count
+    min: Millis
+    max: Millis
+    zero_count: Count = 0
 
 
-class LaneMetrics(_Payload, kw_only=True):
+class LaneMetrics(_Payload, frozen=True, kw_only=True):
     """One model and lane in one window. Empty lanes are left out."""
 
-    model: str
-    lane: str = "realtime"
-    artifact: str = ""
-    requests: int = 0
-    errors: int = 0
-    rejected: int = 0
-    cache_hits: int = 0
-    batch_sizes: Mapping[str, int] = {}
+    model: Word
+    lane: Word = "realtime"
+    artifact: Word = ""
+    requests: Count = 0
+    "All that arrived: inferred, failed, rejected and answered from the cache."
+    errors: Count = 0
+    rejected: Count = 0
+    cache_hits: Count = 0
+    batch_sizes: Mapping[Word, Count] = {}
     queue_ms: Histogram | None = None
     infer_ms: Histogram | None = None
-    shadow_agreed: int = 0
-    shadow_total: int = 0
+    shadow_agreed: Count = 0
+    shadow_total: Count = 0
 
 
-class Readings(_Payload, kw_only=True):
+class Readings(_Payload, frozen=True, kw_only=True):
     """The system in one window. None: this board has no such sensor."""
 
-    memory_available_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    rss_bytes: int | None = None
-    temperature_c: float | None = None
-    cpu_percent: float | None = None
+    memory_available_bytes: Count | None = None
+    memory_total_bytes: Count | None = None
+    rss_bytes: Count | None = None
+    temperature_c: Number | None = None
+    cpu_percent: Number | None = None
     "Of all usable cores, 0 to 100."
-    power_mw: float | None = None
+    power_mw: Number | None = None
     throttled: bool | None = None
 
 
-class OutboxState(_Payload, kw_only=True):
+class OutboxState(_Payload, frozen=True, kw_only=True):
     """How the telemetry itself fares."""
 
-    depth: int = 0
-    dropped: Mapping[str, int] = {}
-    "Windows lost since start, by reason."
-    bytes_sent: int = 0
-    bytes_written: int = 0
+    depth: Count = 0
+    "Messages waiting to be delivered."
+    dropped: Mapping[Word, Count] = {}
+    "Messages lost since start, by reason."
+    bytes_sent: Count = 0
+    bytes_written: Count = 0
 
 
-class Metrics(_Payload, kw_only=True):
+class Metrics(_Payload, frozen=True, kw_only=True):
     """Topic `metrics`: one window (default 10 s). `seq` counts windows within an epoch, from 0, without gaps."""
 
     v: int = SCHEMA
-    epoch: int
-    seq: int
-    t_unix_ms: int
+    epoch: Count
+    seq: Count
+    t_unix_ms: Count
     "End of the window by the wall clock; meaningful only when `clock_synced`."
-    t_mono_ms: int
-    window_ms: int
+    t_mono_ms: Count
+    window_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
     clock_synced: bool | None = None
     historical: bool = False
-    lanes: tuple[LaneMetrics, ...] = ()
+    lanes: Annotated[tuple[LaneMetrics, ...], msgspec.Meta(max_length=256)] = ()
     system: Readings = Readings()
     outbox: OutboxState = OutboxState()
 
 
-class ModelState(_Payload, kw_only=True):
+class ModelState(_Payload, frozen=True, kw_only=True):
     """A served model as the birth certificate tells it."""
 
-    model: str
-    artifact: str
-    precision: str
-    runtime: str
-    settings: str = ""
+    model: Word
+    artifact: Word
+    precision: Word
+    runtime: Word
+    settings: Word = ""
     "Label of the session settings."
-    state: str = "ready"
-    reasons: tuple[str, ...] = ()
-    rejections: tuple[tuple[str, str], ...] = ()
-    latency_limit_ms: float | None = None
-    benched_p50_ms: float | None = None
-    benched_p99_ms: float | None = None
-    accuracy_ratio: float | None = None
+    state: Word = "ready"
+    reasons: tuple[Text, ...] = ()
+    rejections: tuple[tuple[Text, Text], ...] = ()
+    latency_limit_ms: Number | None = None
+    benched_p50_ms: Number | None = None
+    benched_p99_ms: Number | None = None
+    accuracy_ratio: Number | None = None
 
 
-class Birth(_Payload, kw_only=True):
+class Birth(_Payload, frozen=True, kw_only=True):
     """Topic `birth`, retained: facts, models, the selection and its reasons, versions."""
 
     v: int = SCHEMA
-    epoch: int
-    t_unix_ms: int
-    board: str
+    epoch: Count
+    t_unix_ms: Count
+    board: Word
     "Board name as a person reads it."
-    board_id: str = ""
+    board_id: Word = ""
     facts: Mapping[str, Any] = {}
     "`edgekit probe --json`."
     models: tuple[ModelState, ...] = ()
-    versions: Mapping[str, str] = {}
-    window_ms: int = 10_000
-    allowed_commands: tuple[str, ...] = ()
+    versions: Mapping[Word, Text] = {}
+    window_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] = 10_000
+    allowed_commands: tuple[Text, ...] = ()
 
 
-class Event(_Payload, kw_only=True):
+class Event(_Payload, frozen=True, kw_only=True):
     """Topic `event`: a state change."""
 
-    epoch: int
-    t_unix_ms: int
-    kind: str
+    epoch: Count
+    t_unix_ms: Count
+    kind: Word
     '"started", "stopping", "selection", "throttled", "memory", …'
-    text: str
+    text: Text
     detail: Mapping[str, Any] = {}
 
 
-class Command(_Payload, kw_only=True):
+class Command(_Payload, frozen=True, kw_only=True):
     """Topic `command`: acted on once per id."""
 
-    id: str
-    verb: str
+    id: Word
+    verb: Word
     args: Mapping[str, Any] = {}
-    expires_unix_ms: int | None = None
+    expires_unix_ms: Count | None = None
 
 
-class Reply(_Payload, kw_only=True):
+class Reply(_Payload, frozen=True, kw_only=True):
     """Topic `reply`, always the device's own."""
 
-    id: str
+    id: Word
     ok: bool
-    text: str = ""
+    text: Text = ""
     detail: Mapping[str, Any] = {}
 
 
-class Ack(_Payload, kw_only=True):
+class Ack(_Payload, frozen=True, kw_only=True):
     """Topic `ack`: everything up to `seq` of `epoch` is committed at the collector."""
 
-    epoch: int
-    seq: int
+    epoch: Count
+    seq: Count
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +216,38 @@ KINDS: Mapping[str, type[msgspec.Struct]] = {
     "status": Status, "birth": Birth, "metrics": Metrics, "event": Event,
     "command": Command, "reply": Reply, "ack": Ack,
 }  # fmt: skip
+
+
+MAX_PAYLOAD_BYTES = 256 * 1024
+
+
+def encode(payload: msgspec.Struct) -> bytes:
+    """The payload as it goes on the wire."""
+    return msgspec.json.encode(payload)
+
+
+def decode(leaf: str, payload: bytes) -> msgspec.Struct:
+    """The payload of a topic's leaf. Raises ValueError for whatever is not one, never anything else."""
+    decoder = _DECODERS.get(leaf)
+    if decoder is None:
+        raise ValueError(f"'{leaf}' carries no payload of ours")
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"{leaf}: {len(payload)} bytes, more than {MAX_PAYLOAD_BYTES}")
+    try:
+        value: msgspec.Struct = decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, OverflowError) as e:
+        raise ValueError(f"{leaf}: {e}") from e
+    if getattr(value, "v", SCHEMA) != SCHEMA:
+        raise ValueError(f"{leaf}: schema {getattr(value, 'v', None)}, this side reads {SCHEMA}")
+    return value
+
+
+def mark_historical(window: bytes) -> bytes:
+    """An encoded window that is sent late, marked so; a window leaves the key out until then."""
+    return window[:-1] + b',"historical":true}'
+
+
+_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {leaf: msgspec.json.Decoder(kind) for leaf, kind in KINDS.items()}
 
 
 def topic(site: str, device: str, leaf: str) -> str:
