@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ class OnnxSession:
             for event in sorted(events, key=lambda event: event.get("ts", 0))
             if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
         ]
-        changes = sum(before != after for before, after in zip(providers, providers[1:], strict=False))
+        changes = sum(before != after for before, after in pairwise(providers))
         return Placement(
             ops_by_provider=dict(Counter(providers)),
             partitions=changes + 1 if providers else 0,

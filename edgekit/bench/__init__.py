@@ -1,0 +1,1 @@
+"""How fast, truly: candidates measured on this machine, each in a process of its own."""

@@ -1,0 +1,1 @@
+"""Open a model in a runtime, and prove where it ran."""
