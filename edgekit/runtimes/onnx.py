@@ -7,7 +7,6 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import numpy as np
 from edgekit.errors import ArtifactError, RuntimeUnavailable
 from edgekit.manifest import TensorSpec
 from edgekit.runtimes.axes import bind, bound_names
+from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import Placement, Quantization, SessionSettings, check_inputs
-from edgekit.runtimes.sniff import why_not_onnx
 
 try:
     import onnxruntime as ort
@@ -43,7 +42,6 @@ _DTYPES = {
     "string": "object",
     **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-_NO_AXIS_NAME = ("", "?")
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
 
 
@@ -55,13 +53,12 @@ class OnnxSession:
     def __init__(self, path: Path, settings: SessionSettings) -> None:
         self._path, self._settings = path, settings
         self.runtime_version: str = ort.__version__
-        if problem := why_not_onnx(path):
-            raise ArtifactError(path, problem)
         _check_providers(settings)
-        declared = _declared(path, settings)
+        declared = read_header(path).inputs
         self.inputs: tuple[TensorSpec, ...] = bind(path, declared, settings.axes)
         self._names = bound_names(declared, self.inputs)
-        self._session: ort.InferenceSession | None = _open(path, settings, self._names)
+        self._open_axes = any(isinstance(axis, str) for spec in self.inputs for axis in spec.shape)
+        self._session: ort.InferenceSession | None = self._new_session()
         self.outputs: tuple[TensorSpec, ...] = tuple(
             _resolve(_spec(node), self._names) for node in self._session.get_outputs()
         )
@@ -84,7 +81,7 @@ class OnnxSession:
     def placement(self, inputs: Mapping[str, np.ndarray]) -> Placement:
         """Nodes per provider in one profiled run of a second session. Fused nodes count as one."""
         with tempfile.TemporaryDirectory(prefix="edgekit-profile-") as folder:
-            session = _open(self._path, self._settings, self._names, profile=Path(folder) / "run")
+            session = self._new_session(profile=Path(folder) / "run")
             session.run(self._output_names, dict(inputs))
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         providers = [
@@ -98,6 +95,18 @@ class OnnxSession:
             partitions=changes + 1 if providers else 0,
             asked_for=tuple(name for name, _ in self._settings.providers),
         )
+
+    def _new_session(self, *, profile: Path | None = None) -> ort.InferenceSession:
+        options = _options(self._settings)
+        for name, size in self._names.items():
+            options.add_free_dimension_override_by_name(name, size)
+        if self._open_axes:
+            # the arena keeps what the largest shape took, and grows with every new one (microsoft/onnxruntime#11118)
+            options.enable_cpu_mem_arena = False
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
+        return _load(self._path, options, self._settings)
 
     def close(self) -> None:
         """Free the model. Idempotent."""
@@ -149,24 +158,6 @@ def _set_option(options: ort.SessionOptions, key: str, value: str) -> None:
         raise RuntimeUnavailable("onnxruntime", f"knows no session option '{key}'")
 
 
-def _open(
-    path: Path, settings: SessionSettings, names: Mapping[str, int], *, profile: Path | None = None
-) -> ort.InferenceSession:
-    options = _options(settings)
-    for name, size in names.items():
-        options.add_free_dimension_override_by_name(name, size)
-    if profile is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile)
-    session = _load(path, options, settings)
-    lost = [name for name, _ in settings.providers if name not in session.get_providers()]
-    if lost and not settings.allow_fallback:
-        raise RuntimeUnavailable(
-            "onnxruntime", f"{', '.join(lost)} was asked for but did not load; {', '.join(session.get_providers())} did"
-        )
-    return session
-
-
 def _load(path: Path, options: ort.SessionOptions, settings: SessionSettings) -> ort.InferenceSession:
     built_in = ort.get_available_providers()
     providers: list[Any] = [(name, dict(opts)) for name, opts in settings.providers if name in built_in]
@@ -178,21 +169,19 @@ def _load(path: Path, options: ort.SessionOptions, settings: SessionSettings) ->
             text = "damaged or cut short: its protobuf does not parse"
         raise ArtifactError(path, f"onnxruntime {ort.__version__} cannot load it: {text}") from e
     session.disable_fallback()  # else a failing provider is swapped for the CPU in the middle of a run
+    active = session.get_providers()
+    lost = [name for name, _ in settings.providers if name not in active]
+    if lost and not settings.allow_fallback:
+        raise RuntimeUnavailable(
+            "onnxruntime", f"{', '.join(lost)} was asked for but did not load; {', '.join(active)} did"
+        )
     return session
-
-
-def _declared(path: Path, settings: SessionSettings) -> tuple[TensorSpec, ...]:
-    """The inputs as the file declares them, from a session without optimisation: cheap, and before any binding."""
-    options = _options(replace(settings, session_options={}, threads=1))
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = _load(path, options, replace(settings, providers=(("CPUExecutionProvider", {}),)))
-    return tuple(_spec(node) for node in session.get_inputs())
 
 
 def _spec(node: ort.NodeArg) -> TensorSpec:
     kind = node.type.removeprefix("tensor(").removesuffix(")")
     shape = tuple(
-        size if isinstance(size, int) else f"{node.name}[{i}]" if size is None or size in _NO_AXIS_NAME else str(size)
+        size if isinstance(size, int) else size if size and size != "?" else f"{node.name}[{i}]"
         for i, size in enumerate(node.shape)
     )
     return TensorSpec(name=node.name, dtype=_DTYPES.get(kind, kind), shape=shape)

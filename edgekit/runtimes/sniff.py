@@ -39,12 +39,6 @@ def looks_like(head: bytes) -> str:
     return "a text file" if _is_text(head) else "unknown"
 
 
-def why_not_onnx(path: Path) -> str | None:
-    """Why this file cannot be an ONNX model, or None when it may be one."""
-    kind = looks_like(read_head(path))
-    return None if kind == "unknown" else f"is {kind}, not an ONNX model"
-
-
 def _is_text(head: bytes) -> bool:
     # an ONNX file starts with a field tag and a small number: never eight printable bytes
     printable = sum(32 <= byte < 127 or byte in b"\t\r\n" for byte in head)
