@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+RUNTIMES: Mapping[str, str] = {"onnxruntime": "onnx", "openvino": "onnx", "litert": "tflite", "tflite": "tflite"}
+"""Every runtime edgekit can open, and the artifact format it reads."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
     """How to open an artifact. The runtime's own words and spelling are kept for providers and delegates."""
@@ -23,7 +27,7 @@ class SessionSettings:
     providers: tuple[tuple[str, Mapping[str, str]], ...] = (("CPUExecutionProvider", {}),)
     "onnxruntime only: (name, options) in the order of preference; the library's implicit order is never used."
     delegate: str | None = None
-    "LiteRT only: a delegate's shared library; None is the built-in XNNPACK."
+    "LiteRT: a delegate's shared library, None is the built-in XNNPACK. OpenVINO: a device such as GPU, None is the CPU."
     delegate_options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     spinning: bool = False
@@ -121,4 +125,8 @@ def open_session(path: Path, settings: SessionSettings) -> Session:
         from edgekit.runtimes.litert import LiteRtSession
 
         return LiteRtSession(path, settings)
-    raise RuntimeUnavailable(settings.runtime, "unknown runtime; edgekit knows onnxruntime, litert and tflite")
+    if settings.runtime == "openvino":
+        from edgekit.runtimes.openvino import OpenVinoSession
+
+        return OpenVinoSession(path, settings)
+    raise RuntimeUnavailable(settings.runtime, f"unknown runtime; edgekit knows {', '.join(RUNTIMES)}")

@@ -1,0 +1,110 @@
+"""An ONNX model in OpenVINO: the same session as in onnxruntime, compiled for one device."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgekit.errors import ArtifactError, RuntimeUnavailable
+from edgekit.manifest import TensorSpec
+from edgekit.runtimes.axes import bind
+from edgekit.runtimes.onnx_header import read_header
+from edgekit.runtimes.quiet import captured_stderr
+from edgekit.runtimes.session import Placement, Quantization, SessionSettings, check_inputs
+
+try:
+    import openvino
+except ImportError as e:
+    raise RuntimeUnavailable("openvino", f"cannot be imported: {e}", "pip install openvino") from e
+
+_NOT_WORK = frozenset({"Const", "Constant", "Input", "Output", "Parameter", "Result"})
+
+
+class OpenVinoSession:
+    """A compiled model. Calls from several threads wait for each other: an infer request holds its tensors."""
+
+    runtime = "openvino"
+
+    def __init__(self, path: Path, settings: SessionSettings) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._device = settings.delegate or "CPU"
+        self.runtime_version: str = importlib.metadata.version("openvino")
+        core = openvino.Core()
+        _check_device(core, self._device)
+        self.inputs: tuple[TensorSpec, ...] = bind(path, read_header(path).inputs, settings.axes)
+        self._model: Any = _compile(core, path, self.inputs, settings)
+        self._request: Any = self._model.create_infer_request()
+        self.outputs: tuple[TensorSpec, ...] = tuple(_spec(port) for port in self._model.outputs)
+        self.quantization: Mapping[str, Quantization] = {}
+        self.metadata: Mapping[str, str] = {}
+        self.active_providers: tuple[str, ...] = tuple(self._model.get_property("EXECUTION_DEVICES"))
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One inference; outputs are copies. Raises InputError, ArtifactError (the model fails on these values)."""
+        if self._request is None:
+            raise RuntimeError(f"{self._path}: the session is closed")
+        check_inputs(self.inputs, inputs)
+        with self._lock:
+            try:
+                results = self._request.infer(dict(inputs), share_inputs=True)
+            except RuntimeError as e:
+                raise ArtifactError(self._path, f"inference failed: {_one_line(e)}") from e
+            return {spec.name: np.array(results[i]) for i, spec in enumerate(self.outputs)}
+
+    def placement(self, inputs: Mapping[str, np.ndarray]) -> Placement:  # noqa: ARG002  decided when it was compiled
+        """Operators after fusion; the whole model is compiled for one device or not at all."""
+        kinds = Counter(
+            str(op.get_rt_info()["layerType"].astype(str)) for op in self._model.get_runtime_model().get_ops()
+        )
+        count = sum(number for kind, number in kinds.items() if kind not in _NOT_WORK)
+        return Placement(ops_by_provider={self._device: count}, partitions=1, asked_for=(self._device,))
+
+    def close(self) -> None:
+        """Free the model. Idempotent."""
+        self._request = self._model = None
+
+
+def _check_device(core: Any, device: str) -> None:
+    devices = core.available_devices
+    if device.split(".")[0] not in {name.split(".")[0] for name in devices}:
+        raise RuntimeUnavailable("openvino", f"device {device} is not there; it finds {', '.join(devices) or 'none'}")
+
+
+def _compile(core: Any, path: Path, inputs: tuple[TensorSpec, ...], settings: SessionSettings) -> Any:
+    options = {
+        "INFERENCE_NUM_THREADS": settings.threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        # else a CPU with bf16 computes a float32 model in bf16, and the artifact is not what its record says
+        "INFERENCE_PRECISION_HINT": "f32",
+        **settings.session_options,
+    }
+    if settings.delegate not in (None, "CPU"):
+        del options["INFERENCE_NUM_THREADS"]
+    with captured_stderr():
+        try:
+            model = core.read_model(str(path))
+            shapes = {spec.name: [size if isinstance(size, int) else -1 for size in spec.shape] for spec in inputs}
+            model.reshape(shapes)
+            return core.compile_model(model, settings.delegate or "CPU", options)
+        except RuntimeError as e:
+            raise ArtifactError(path, f"openvino cannot load it: {_one_line(e)}") from e
+
+
+def _spec(port: Any) -> TensorSpec:
+    name = port.any_name
+    shape = tuple(f"{name}[{i}]" if size.is_dynamic else size.get_length() for i, size in enumerate(port.partial_shape))
+    return TensorSpec(name=name, dtype=np.dtype(port.element_type.to_dtype()).name, shape=shape)
+
+
+def _one_line(error: BaseException) -> str:
+    """OpenVINO's message without its own source places, on one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    kept = [line for line in lines if line and not line.startswith(("Exception from", "Check '", "FrontEnd API"))]
+    text = " ".join(kept) or " ".join(lines)
+    return text if len(text) <= 300 else text[:299] + "…"
