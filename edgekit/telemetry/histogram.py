@@ -160,6 +160,11 @@ def problem(histogram: Histogram) -> str | None:
         return f"counts and zero_count do not add up to count {histogram.count}"
     if histogram.count and histogram.min > histogram.max:
         return f"min {histogram.min} above max {histogram.max}"
+    width = math.pow(2.0, -histogram.scale)
+    # The exponents of the smallest and the largest double: no sample can lie outside.
+    low, high = histogram.offset * width, (histogram.offset + len(histogram.counts) - 1) * width
+    if histogram.counts and not (-1075.0 - width <= low and high < 1024.0):
+        return f"offset {histogram.offset} is outside all numbers at scale {histogram.scale}"
     return None
 
 
