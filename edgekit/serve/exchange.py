@@ -1,0 +1,88 @@
+"""One HTTP/1.1 request and its response as values, and how a head is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httptools
+import numpy as np
+from edgekit.errors import RequestError
+from edgekit.serve.protocol import error_body
+
+ALIGNMENT = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """`path` is without query; header names are lower case; `body` is the request's alone."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    keep_alive: bool
+    body: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    def int_header(self, name: bytes) -> int | None:
+        """Raises RequestError (400) for anything but digits."""
+        value = self.headers.get(name)
+        if value is None:
+            return None
+        if not value.isdigit() or len(value) > 18:
+            raise RequestError(400, f"header {name.decode()} is not a number of bytes")
+        return int(value)
+
+
+@dataclass(slots=True, kw_only=True)
+class Response:
+    """`parts` are sent one after the other as they are, without a copy."""
+
+    status: int = 200
+    content_type: str = "application/json"
+    headers: str = ""
+    "Further lines, each ended by CRLF."
+    parts: list[bytes | memoryview]
+
+
+def error_response(status: int, text: str, headers: str = "") -> Response:
+    """The protocol's JSON error."""
+    return Response(status=status, headers=headers, parts=[error_body(text)])
+
+
+Reply = Callable[[Response], None]
+App = Callable[[Request, Reply], "Callable[[], None] | None"]
+"""Answers by calling the reply once, on the loop; returns what to call if the client leaves first."""
+
+
+class _Head:
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: dict[bytes, bytes] = {}
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+
+def parse_head(head: bytes) -> Request:
+    """The request line and headers of `head`, which ends in an empty line. Raises RequestError (400)."""
+    parts = _Head()
+    parser = httptools.HttpRequestParser(parts)
+    try:
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass  # an offer to switch protocols may be ignored (RFC 9110, 7.8)
+    except httptools.HttpParserError as e:
+        raise RequestError(400, f"not HTTP/1.1: {e}") from e
+    path = parts.url.partition(b"?")[0].decode("latin-1")
+    keep_alive = parser.should_keep_alive()
+    return Request(method=parser.get_method().decode(), path=path, headers=parts.headers, keep_alive=keep_alive)
+
+
+def aligned_body(size: int, at: int) -> memoryview:
+    """`size` bytes, not yet touched, whose byte `at` (where the first tensor begins) lies on a 64-byte boundary."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    offset = -(raw.ctypes.data + at) % ALIGNMENT
+    return raw.data[offset : offset + size]

@@ -1,0 +1,73 @@
+"""What a scraper sees: counts and latency of every lane as Prometheus text (exposition format 0.0.4)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+BUCKETS_MS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0)
+"""Upper bounds. Percentiles to act on come from telemetry's exponential histograms, not from these."""
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class LaneCounts:
+    """Since start. Written by the lane's thread and the server's, read by the latter: a scrape may be one behind."""
+
+    def __init__(self) -> None:
+        self.requests = self.errors = self.rejected = 0
+        self.queue_ms_sum = self.infer_ms_sum = 0.0
+        self.queue_buckets = [0] * (len(BUCKETS_MS) + 1)
+        self.infer_buckets = [0] * (len(BUCKETS_MS) + 1)
+
+    def observe(self, *, queue_ms: float, infer_ms: float) -> None:
+        """One answered request."""
+        self.requests += 1
+        self.queue_ms_sum += queue_ms
+        self.infer_ms_sum += infer_ms
+        self.queue_buckets[bisect_left(BUCKETS_MS, queue_ms)] += 1
+        self.infer_buckets[bisect_left(BUCKETS_MS, infer_ms)] += 1
+
+    def refuse(self, *, errors: int, rejected: int) -> None:
+        """Requests that got no answer but an error."""
+        self.errors += errors
+        self.rejected += rejected
+
+
+def exposition(
+    lanes: Iterable[tuple[str, str, str, LaneCounts]], *, is_ready: bool, http_errors: dict[int, int], connections: int
+) -> str:
+    """The text of one scrape; `lanes` are (model, lane, artifact, counts)."""
+    rows = [(f'model="{_escape(m)}",lane="{lane}",artifact="{_escape(a)}"', counts) for m, lane, a, counts in lanes]
+    lines = ["# TYPE edgekit_ready gauge", f"edgekit_ready {int(is_ready)}"]
+    lines += ["# TYPE edgekit_connections gauge", f"edgekit_connections {connections}"]
+    lines += ["# TYPE edgekit_http_errors_total counter"]
+    lines += [
+        f'edgekit_http_errors_total{{status="{status}"}} {count}' for status, count in sorted(http_errors.items())
+    ]
+    lines += ["# TYPE edgekit_requests_total counter"]
+    for labels, counts in rows:
+        for outcome, count in (("ok", counts.requests), ("error", counts.errors), ("rejected", counts.rejected)):
+            lines.append(f'edgekit_requests_total{{{labels},outcome="{outcome}"}} {count}')
+    for name in ("infer", "queue"):
+        metric = f"edgekit_{name}_seconds"
+        lines.append(f"# TYPE {metric} histogram")
+        for labels, counts in rows:
+            lines += _histogram(
+                metric, labels, getattr(counts, f"{name}_buckets"), getattr(counts, f"{name}_ms_sum") / 1e3
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _histogram(metric: str, labels: str, buckets: list[int], total_s: float) -> list[str]:
+    lines = []
+    count = 0
+    for bound, inside in zip((*BUCKETS_MS, None), buckets, strict=True):
+        count += inside
+        le = "+Inf" if bound is None else f"{bound / 1e3:g}"
+        lines.append(f'{metric}_bucket{{{labels},le="{le}"}} {count}')
+    return [*lines, f"{metric}_sum{{{labels}}} {total_s:.6f}", f"{metric}_count{{{labels}}} {count}"]
+
+
+def _escape(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,169 @@
+"""The Open Inference Protocol's paths, answered from an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from edgekit import __version__
+from edgekit.errors import EdgekitError, InputError, RequestError
+from edgekit.manifest import TensorSpec
+from edgekit.serve import metrics
+from edgekit.serve.engine import Answer, Engine, Job, Lane, Outcome, ServedModel
+from edgekit.serve.exchange import Reply, Request, Response, error_response
+from edgekit.serve.http import HttpServer
+from edgekit.serve.protocol import DATATYPES, InferenceRequest, decode_request, encode_response
+
+_PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "litert": "tensorflow_lite", "tflite": "tensorflow_lite"}
+
+
+class Routes:
+    """The `App` of a daemon: everything but inference is answered at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self.server: HttpServer | None = None
+
+    def __call__(self, request: Request, reply: Reply) -> Callable[[], None] | None:
+        try:
+            if request.method == "POST":
+                return self._infer(request, reply)
+            if request.method not in ("GET", "HEAD"):
+                raise RequestError(405, f"{request.method} is not understood here; use GET, or POST to infer")
+            reply(self._get(request.path))
+        except (RequestError, InputError) as error:
+            reply(_refusal(error))
+        return None
+
+    def _get(self, path: str) -> Response:
+        if path == "/metrics":
+            return self._metrics()
+        match [unquote(part) for part in path.strip("/").split("/")]:
+            case ["v2"]:
+                extensions = ["binary_tensor_data", "model_configuration"]
+                return _json({"name": "edgekit", "version": __version__, "extensions": extensions})
+            case ["v2", "health", "live"]:
+                return _json({"live": True})
+            case ["v2", "health", "ready"]:
+                return _json({"ready": self._engine.is_ready}, 200 if self._engine.is_ready else 400)
+            case ["v2", "models", name, *rest]:
+                version, rest = (rest[1], rest[2:]) if rest[:1] == ["versions"] and len(rest) > 1 else (None, rest)
+                model = self._engine.find(name, version)
+                match rest:
+                    case []:
+                        return _json(_metadata(model))
+                    case ["ready"]:
+                        is_ready = model.lane is not None
+                        return _json({"name": name, "ready": is_ready}, 200 if is_ready else 400)
+                    case ["config"]:
+                        return _json(_config(model))
+                    case ["infer"]:
+                        raise RequestError(405, "infer wants POST")
+        raise RequestError(404, f"no such path: {path}")
+
+    def _metrics(self) -> Response:
+        lanes = [model.lane for model in self._engine.models.values() if model.lane is not None]
+        text = metrics.exposition(
+            [(lane.model, lane.name, lane.artifact, lane.counts) for lane in lanes],
+            is_ready=self._engine.is_ready,
+            http_errors=self.server.errors if self.server else {},
+            connections=len(self.server.connections) if self.server else 0,
+        )
+        return Response(content_type=metrics.CONTENT_TYPE, parts=[text.encode()])
+
+    def _infer(self, request: Request, reply: Reply) -> Callable[[], None]:
+        parts = request.path.strip("/").split("/")
+        if parts[:2] != ["v2", "models"] or parts[-1] != "infer" or len(parts) not in (4, 6):
+            raise RequestError(404, f"no such path for POST: {request.path}")
+        if len(parts) == 6 and parts[3] != "versions":
+            raise RequestError(404, f"no such path for POST: {request.path}")
+        model = self._engine.find(unquote(parts[2]), unquote(parts[4]) if len(parts) == 6 else None)
+        lane = model.ready_lane()
+        try:
+            json_bytes = request.int_header(b"inference-header-content-length")
+            query = decode_request(request.body, json_bytes, lane.signature)
+        except (RequestError, InputError):
+            lane.refuse(errors=1)
+            raise
+        finish = partial(self._finish, model, query, reply)
+
+        def done(outcome: Outcome) -> None:
+            self._loop.call_soon_threadsafe(finish, outcome)
+
+        job = Job(inputs=query.inputs, done=done, deadline_ms=query.deadline_ms)
+        lane.submit(job)
+        return job.cancel
+
+    def _finish(self, model: ServedModel, query: InferenceRequest, reply: Reply, outcome: Outcome) -> None:
+        try:
+            reply(_refusal(outcome) if isinstance(outcome, EdgekitError) else _answer(model, query, outcome))
+        except RequestError as error:
+            reply(_refusal(error))
+
+
+def _answer(model: ServedModel, query: InferenceRequest, answer: Answer) -> Response:
+    head, tensors = encode_response(
+        query,
+        answer.outputs,
+        model=model.name,
+        version=model.version,
+        parameters={
+            "artifact": answer.artifact,
+            "lane": answer.lane,
+            "queue_ms": round(answer.queue_ms, 4),
+            "infer_ms": round(answer.infer_ms, 4),
+            "cached": answer.cached,
+        },
+    )
+    if not tensors:
+        return Response(parts=[head])
+    length = f"Inference-Header-Content-Length: {len(head)}\r\n"
+    return Response(content_type="application/octet-stream", headers=length, parts=[head, *tensors])
+
+
+def _refusal(error: EdgekitError) -> Response:
+    status = error.status if isinstance(error, RequestError) else 400 if isinstance(error, InputError) else 500
+    return error_response(status, str(error), "Retry-After: 1\r\n" if status == 503 else "")
+
+
+def _json(value: dict[str, Any], status: int = 200) -> Response:
+    return Response(status=status, parts=[msgspec.json.encode(value)])
+
+
+def _metadata(model: ServedModel) -> dict[str, Any]:
+    """Source: KServe "Model Metadata"; a dynamic axis is -1."""
+    lane = model.ready_lane()
+    return {
+        "name": model.name,
+        "versions": [model.version],
+        "platform": _PLATFORMS.get(lane.session.runtime, lane.session.runtime),
+        "inputs": [_tensor(spec) for spec in lane.signature.inputs],
+        "outputs": [_tensor(spec) for spec in lane.signature.outputs],
+    }
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    shape = [size if isinstance(size, int) else -1 for size in spec.shape]
+    return {"name": spec.name, "datatype": DATATYPES.get(spec.dtype, spec.dtype), "shape": shape}
+
+
+def _config(model: ServedModel) -> dict[str, Any]:
+    """The part of Triton's model configuration that its clients and load generators read."""
+    lane: Lane = model.ready_lane()
+    return {
+        "name": model.name,
+        "platform": _PLATFORMS.get(lane.session.runtime, lane.session.runtime),
+        "max_batch_size": 0,
+        "input": [_config_tensor(spec) for spec in lane.signature.inputs],
+        "output": [_config_tensor(spec) for spec in lane.signature.outputs],
+    }
+
+
+def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
+    tensor = _tensor(spec)
+    return {"name": spec.name, "data_type": f"TYPE_{tensor['datatype']}", "dims": tensor["shape"]}
