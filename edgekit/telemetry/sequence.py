@@ -16,7 +16,7 @@ class Arrival(Enum):
 
     NEW = "new"
     LATE = "late"
-    "It fills a gap."
+    "It fills a gap, or comes from before the reader listened."
     DUPLICATE = "duplicate"
 
 
@@ -25,8 +25,12 @@ class Epoch:
     """One epoch of one device."""
 
     epoch: int
+    first_seq: int
+    "The first one this reader saw: what lies before may have been delivered while it did not listen."
     next_seq: int
     missing: frozenset[int] = frozenset()
+    early: frozenset[int] = frozenset()
+    "Seen although before `first_seq`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,10 @@ def arrive(track: Track, epoch: int, seq: int) -> tuple[Track, Arrival]:
             epochs = (*track.epochs[:i], after, *track.epochs[i + 1 :])
             return Track(epochs, track.unlisted + unlisted), arrival
     if track.epochs and epoch < track.epochs[0].epoch:
-        opened, unlisted = Epoch(epoch, seq + 1), 0
+        opened, unlisted = Epoch(epoch, seq, seq + 1), 0
     else:
-        opened, unlisted, _ = _within(Epoch(epoch, 0 if track.epochs else seq), seq)
+        first = 0 if track.epochs else seq
+        opened, unlisted, _ = _within(Epoch(epoch, first, first), seq)
     epochs = tuple(sorted((*track.epochs, opened), key=lambda e: -e.epoch))
     forgotten = sum(len(e.missing) for e in epochs[KEPT_EPOCHS:])
     return Track(epochs[:KEPT_EPOCHS], track.unlisted + unlisted + forgotten), Arrival.NEW
@@ -65,7 +70,9 @@ def arrive(track: Track, epoch: int, seq: int) -> tuple[Track, Arrival]:
 def _within(known: Epoch, seq: int) -> tuple[Epoch, int, Arrival]:
     """The epoch after a window, how many missing ones were too many to list, and what the window is."""
     if seq == known.next_seq:
-        return Epoch(known.epoch, seq + 1, known.missing), 0, Arrival.NEW
+        return replace(known, next_seq=seq + 1), 0, Arrival.NEW
+    if seq < known.first_seq and seq not in known.early and len(known.early) < LISTED:
+        return replace(known, early=known.early | {seq}), 0, Arrival.LATE
     if seq < known.next_seq:
         if seq in known.missing:
             return replace(known, missing=known.missing - {seq}), 0, Arrival.LATE
@@ -73,4 +80,4 @@ def _within(known: Epoch, seq: int) -> tuple[Epoch, int, Arrival]:
     gap = seq - known.next_seq
     listed = min(gap, LISTED - len(known.missing))
     missing = known.missing.union(range(seq - listed, seq))
-    return Epoch(known.epoch, seq + 1, missing), gap - listed, Arrival.NEW
+    return replace(known, next_seq=seq + 1, missing=missing), gap - listed, Arrival.NEW
