@@ -11,7 +11,7 @@ class _Record(msgspec.Struct, frozen=True):
     pass
 
 
-class Settings(_Record, kw_only=True):
+class Settings(_Record, frozen=True, kw_only=True):
     """The session settings of a candidate, as plain values (see `runtimes.session.SessionSettings`)."""
 
     runtime: str
@@ -24,8 +24,16 @@ class Settings(_Record, kw_only=True):
     axes: Mapping[str, int] = {}
     session_options: Mapping[str, str] = {}
 
+    @property
+    def label(self) -> str:
+        """Short text for tables: runtime, provider or delegate where it is not the plain CPU, threads."""
+        hook = self.delegate or next((name for name, _ in self.providers), "")
+        hook = hook.removesuffix("ExecutionProvider")
+        where = f" {hook}" if hook not in ("", "CPU") else ""
+        return f"{self.runtime}{where} {self.threads}t"
 
-class Latency(_Record, kw_only=True):
+
+class Latency(_Record, frozen=True, kw_only=True):
     """Steady-state latency of single queries. A percentile with too few samples is None, never a guess.
 
     p90 needs 64 samples and p99 662 for 99 % confidence (design: Numbers that count).
@@ -43,7 +51,7 @@ class Latency(_Record, kw_only=True):
     max_ms: float
 
 
-class Start(_Record, kw_only=True):
+class Start(_Record, frozen=True, kw_only=True):
     """The parts of a cold start in a fresh process."""
 
     import_ms: float
@@ -56,7 +64,7 @@ class Start(_Record, kw_only=True):
         return self.import_ms + self.load_ms + self.first_ms
 
 
-class Conditions(_Record, kw_only=True):
+class Conditions(_Record, frozen=True, kw_only=True):
     """What else was going on. None: this machine does not tell."""
 
     load_1min: float | None = None
@@ -64,10 +72,12 @@ class Conditions(_Record, kw_only=True):
     temperature_c: float | None = None
     throttled: bool | None = None
     quota_cores: float | None = None
+    judged_bad: tuple[str, ...] = ()
+    "Why figures taken under these conditions are doubtful; empty when nothing speaks against them."
     notes: tuple[str, ...] = ()
 
 
-class Measurement(_Record, kw_only=True):
+class Measurement(_Record, frozen=True, kw_only=True):
     """A candidate's row: artifact × settings on this machine."""
 
     schema: int = 1
@@ -95,3 +105,8 @@ class Measurement(_Record, kw_only=True):
     device: Mapping[str, str] = {}
     "Board id, CPU and ISA on which it was measured."
     taken_at_unix_ms: int
+
+    @property
+    def candidate(self) -> str:
+        """Name of the candidate: artifact and settings."""
+        return f"{self.artifact} · {self.settings.label}"

@@ -109,24 +109,26 @@ def _ways(runtime: str) -> list[SessionSettings]:
     if runtime == "onnxruntime":
         from edgekit.runtimes import onnx
 
-        names = [name for name in onnx.ort.get_available_providers() if name not in _REMOTE]
+        names = [name for name in onnx.built_in_providers() if name not in _REMOTE]
         return [SessionSettings(providers=((name, {}),)) for name in names]
     if runtime == "openvino":
         from edgekit.runtimes import openvino
 
-        return [SessionSettings(runtime=runtime, delegate=name) for name in openvino.openvino.Core().available_devices]
+        return [SessionSettings(runtime=runtime, delegate=name) for name in openvino.devices()]
     return [SessionSettings(runtime=runtime)]
 
 
 def _prove_one(model: Path, settings: SessionSettings) -> Provider:
     import numpy as np
 
+    from edgekit.runtimes.warmup import random_inputs
+
     built_in = settings.providers[0][0] if settings.runtime == "onnxruntime" else "XNNPACK"
     name = settings.delegate or built_in
     try:
         session = open_session(model, settings)
         spec = session.inputs[0]
-        inputs = {spec.name: np.full(spec.shape, 2, dtype=np.float32)}
+        inputs = {spec.name: 2 * np.ones_like(random_inputs([spec])[spec.name])}
         right = bool((session.run(inputs)[session.outputs[0].name] == 4).all())
         unused = session.placement(inputs).unused
     except EdgekitError as e:

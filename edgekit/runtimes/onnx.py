@@ -113,6 +113,11 @@ class OnnxSession:
         self._session = None
 
 
+def built_in_providers() -> tuple[str, ...]:
+    """What this build of onnxruntime has code for; whether it loads and runs is another question."""
+    return tuple(ort.get_available_providers())
+
+
 def one_line(error: BaseException) -> str:
     """onnxruntime's message without its codes, paths and line breaks."""
     return " ".join(_PREFIX.sub("", str(error)).split())

@@ -70,6 +70,11 @@ class OpenVinoSession:
         self._request = self._model = None
 
 
+def devices() -> tuple[str, ...]:
+    """The devices that OpenVINO finds, by its own names."""
+    return tuple(openvino.Core().available_devices)
+
+
 def _check_device(core: Any, device: str) -> None:
     devices = core.available_devices
     if device.split(".")[0] not in {name.split(".")[0] for name in devices}:

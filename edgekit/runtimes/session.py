@@ -27,7 +27,7 @@ class SessionSettings:
     providers: tuple[tuple[str, Mapping[str, str]], ...] = (("CPUExecutionProvider", {}),)
     "onnxruntime only: (name, options) in the order of preference; the library's implicit order is never used."
     delegate: str | None = None
-    "LiteRT: a delegate's shared library, None is the built-in XNNPACK. OpenVINO: a device such as GPU, None is the CPU."
+    "LiteRT: a delegate's shared library; None is the built-in XNNPACK. OpenVINO: a device; None is the CPU."
     delegate_options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     spinning: bool = False
@@ -112,21 +112,37 @@ def _fits(shape: Sequence[int], spec: Sequence[Dimension]) -> bool:
     )
 
 
+def import_runtime(runtime: str) -> None:
+    """Import a runtime's library, so that the time it takes can be told from the time of loading a model.
+
+    Raises RuntimeUnavailable.
+    """
+    if runtime == "onnxruntime":
+        import edgekit.runtimes.onnx  # deferred: each runtime costs 100 ms or more to import
+    elif runtime in ("litert", "tflite"):
+        from edgekit.runtimes.litert import load_library
+
+        load_library(runtime)
+    elif runtime == "openvino":
+        import edgekit.runtimes.openvino  # noqa: F401
+    else:
+        raise RuntimeUnavailable(runtime, f"unknown runtime; edgekit knows {', '.join(RUNTIMES)}")
+
+
 def open_session(path: Path, settings: SessionSettings) -> Session:
     """The artifact opened as `settings` says.
 
     Raises ArtifactError (the file), RuntimeUnavailable (the library, provider or delegate).
     """
+    import_runtime(settings.runtime)
     if settings.runtime == "onnxruntime":
-        from edgekit.runtimes.onnx import OnnxSession  # deferred: each runtime costs 100 ms or more to import
+        from edgekit.runtimes.onnx import OnnxSession
 
         return OnnxSession(path, settings)
-    if settings.runtime in ("litert", "tflite"):
-        from edgekit.runtimes.litert import LiteRtSession
-
-        return LiteRtSession(path, settings)
     if settings.runtime == "openvino":
         from edgekit.runtimes.openvino import OpenVinoSession
 
         return OpenVinoSession(path, settings)
-    raise RuntimeUnavailable(settings.runtime, f"unknown runtime; edgekit knows {', '.join(RUNTIMES)}")
+    from edgekit.runtimes.litert import LiteRtSession
+
+    return LiteRtSession(path, settings)

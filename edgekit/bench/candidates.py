@@ -1,0 +1,92 @@
+"""What there is to measure: artifacts × runtimes that are installed × thread counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgekit.artifact import Artifact
+from edgekit.bench.record import Settings
+from edgekit.manifest import Model
+from edgekit.runtimes.available import installed_runtimes, installed_version
+from edgekit.runtimes.axes import session_axes
+from edgekit.runtimes.session import RUNTIMES, SessionSettings
+
+CPU_PROVIDERS = (("CPUExecutionProvider", {}),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An artifact together with how to open it."""
+
+    artifact: Artifact
+    settings: SessionSettings
+
+    @property
+    def name(self) -> str:
+        return f"{self.artifact.record.name} · {to_record(self.settings).label}"
+
+
+def candidates(
+    model: Model,
+    artifacts: Sequence[Artifact],
+    *,
+    cores: int,
+    runtimes: Sequence[str] | None = None,
+    threads: Sequence[int] | None = None,
+    axes: Mapping[str, int] | None = None,
+) -> list[Candidate]:
+    """Every artifact in every installed runtime that reads its format, with one thread and with all usable cores.
+
+    Args:
+        cores: what this process may use under quota and cpuset, not what the host has.
+        runtimes: None is every installed one.
+        threads: None is one and `cores`.
+        axes: sizes that replace the manifest's defaults.
+    """
+    wanted = installed_runtimes() if runtimes is None else tuple(runtimes)
+    counts = sorted({1, max(1, cores)}) if threads is None else list(dict.fromkeys(threads))
+    return [
+        Candidate(
+            artifact=artifact,
+            settings=SessionSettings(
+                runtime=runtime,
+                providers=CPU_PROVIDERS if runtime == "onnxruntime" else (),
+                threads=count,
+                axes=session_axes(model, axes or {}, artifact.record.axes),
+            ),
+        )
+        for artifact in artifacts
+        for runtime in wanted
+        if RUNTIMES[runtime] == artifact.record.format
+        for count in counts
+    ]
+
+
+def to_record(settings: SessionSettings, runtime_version: str | None = None) -> Settings:
+    """The settings as plain values for a measurement. None: the version that is installed."""
+    return Settings(
+        runtime=settings.runtime,
+        runtime_version=runtime_version or installed_version(settings.runtime) or "not installed",
+        providers=settings.providers if settings.runtime == "onnxruntime" else (),
+        delegate=settings.delegate,
+        delegate_options=dict(settings.delegate_options),
+        threads=settings.threads,
+        spinning=settings.spinning,
+        axes=dict(settings.axes),
+        session_options=dict(settings.session_options),
+    )
+
+
+def to_session(settings: Settings) -> SessionSettings:
+    """The way back: how to open an artifact as it was measured."""
+    return SessionSettings(
+        runtime=settings.runtime,
+        providers=settings.providers,
+        delegate=settings.delegate,
+        delegate_options=settings.delegate_options,
+        threads=settings.threads,
+        spinning=settings.spinning,
+        axes=settings.axes,
+        session_options=settings.session_options,
+    )

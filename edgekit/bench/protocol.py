@@ -1,0 +1,82 @@
+"""What bench and a worker say to each other: one JSON object a line over the worker's stdin and stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from edgekit.manifest import TensorSpec
+from edgekit.runtimes.session import SessionSettings
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    pass
+
+
+class Open(_Message, frozen=True, tag="open"):
+    """Import the runtime and load the artifact, each timed."""
+
+    path: str
+    settings: SessionSettings
+
+
+class First(_Message, frozen=True, tag="first"):
+    """Take the inputs (an .npz written by the parent) and run for the first time, timed."""
+
+    inputs: str
+
+
+class WarmUp(_Message, frozen=True, tag="warm_up"):
+    """Run until stable."""
+
+    max_s: float
+
+
+class Measure(_Message, frozen=True, tag="measure"):
+    """Time single queries for so long, or so many."""
+
+    seconds: float
+    max_samples: int
+
+
+class Place(_Message, frozen=True, tag="place"):
+    """Report peak memory, then prove where the operators ran."""
+
+
+Request = Open | First | WarmUp | Measure | Place
+
+
+class Opened(_Message, frozen=True, tag="opened"):
+    """The artifact is loaded; what it takes, so that the parent can make inputs."""
+
+    import_ms: float
+    load_ms: float
+    runtime_version: str
+    inputs: tuple[TensorSpec, ...]
+    scales: Mapping[str, tuple[float, int]]
+    "Scale and zero point of quantised inputs."
+
+
+class Times(_Message, frozen=True, tag="times"):
+    """Latencies in the order in which they were taken."""
+
+    times_ms: tuple[float, ...]
+
+
+class Placed(_Message, frozen=True, tag="placed"):
+    """The end of a worker's work."""
+
+    peak_memory_bytes: int | None
+    ops_by_provider: Mapping[str, int]
+    partitions: int | None
+    unused: tuple[str, ...] = ()
+
+
+class Failed(_Message, frozen=True, tag="failed"):
+    """An error that the worker survived."""
+
+    reason: str
+
+
+Reply = Opened | Times | Placed | Failed

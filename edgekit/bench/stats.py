@@ -1,0 +1,78 @@
+"""What a set of latencies supports, and what it does not. Pure arithmetic, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from edgekit.bench.record import Latency
+
+SAMPLES_FOR_P90 = 64
+SAMPLES_FOR_P99 = 662
+"""With one sample above the bound allowed, at 99 % confidence. Source: MLPerf inference rules, early stopping."""
+MIN_SAMPLES = 8
+"""The fewest whose extremes hold the median with 99 % confidence: 1 - 2 * 0.5 ** 8 = 0.992."""
+_CONFIDENCE = 0.99
+
+
+def percentile(latencies_ms: Sequence[float], q: float) -> float:
+    """Nearest-rank percentile: the smallest sample that at least q of the samples do not exceed.
+
+    Raises ValueError for no samples, or q outside (0, 1].
+    """
+    if not latencies_ms or not 0 < q <= 1:
+        raise ValueError(f"need samples and 0 < q <= 1, got {len(latencies_ms)} samples and q={q}")
+    return sorted(latencies_ms)[math.ceil(q * len(latencies_ms)) - 1]
+
+
+def median_interval(latencies_ms: Sequence[float]) -> tuple[float, float]:
+    """The order statistics that hold the true median with at least 99 % confidence, whatever the distribution.
+
+    Raises ValueError for fewer than `MIN_SAMPLES`: their extremes cannot promise it.
+    """
+    count = len(latencies_ms)
+    if count < MIN_SAMPLES:
+        raise ValueError(f"the median needs {MIN_SAMPLES} samples or more, got {count}")
+    ordered = sorted(latencies_ms)
+    rank = _lower_rank(count)
+    return ordered[rank - 1], ordered[count - rank]
+
+
+def _lower_rank(count: int) -> int:
+    """The largest r for which P(Binomial(count, 1/2) < r) <= half of the doubt; 1 at least."""
+    doubt = (1 - _CONFIDENCE) / 2
+    if count > 1000:  # the normal approximation is off by less than one rank here
+        return max(1, math.floor(count / 2 - 2.5758 * math.sqrt(count) / 2))
+    probability = cumulative = 0.5**count
+    rank = 0
+    while cumulative <= doubt:
+        rank += 1
+        probability *= (count - rank + 1) / rank
+        cumulative += probability
+    return max(1, rank)
+
+
+def latency(samples_ms: Sequence[float]) -> Latency:
+    """The samples as a record; percentiles that they do not support are None. Raises ValueError for too few."""
+    low, high = median_interval(samples_ms)
+    count = len(samples_ms)
+    return Latency(
+        sample_count=count,
+        mean_ms=sum(samples_ms) / count,
+        min_ms=min(samples_ms),
+        p50_ms=percentile(samples_ms, 0.5),
+        p50_low_ms=low,
+        p50_high_ms=high,
+        p90_ms=percentile(samples_ms, 0.9) if count >= SAMPLES_FOR_P90 else None,
+        p99_ms=percentile(samples_ms, 0.99) if count >= SAMPLES_FOR_P99 else None,
+        max_ms=max(samples_ms),
+    )
+
+
+def speed_up(standard: Latency, other: Latency) -> tuple[float, float, float]:
+    """How many times faster `other` is: from the medians, and the least and most that both intervals allow."""
+    return (
+        standard.p50_ms / other.p50_ms,
+        standard.p50_low_ms / other.p50_high_ms,
+        standard.p50_high_ms / other.p50_low_ms,
+    )

@@ -1,0 +1,156 @@
+"""One candidate in a process of its own: `python -m edgekit.bench.worker` obeys requests on stdin.
+
+Imports nothing heavy before it is told to, so that the time of importing the runtime can be measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from edgekit.bench import protocol as say
+from edgekit.errors import EdgekitError
+
+if TYPE_CHECKING:
+    from edgekit.runtimes.session import Session
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """State between requests: the session and its inputs."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._inputs: dict[str, Any] = {}
+
+    def answer(self, request: say.Request) -> say.Reply:
+        """Do what is asked. Raises EdgekitError."""
+        if isinstance(request, say.Open):
+            return self._open(request)
+        if isinstance(request, say.First):
+            return self._first(request)
+        if isinstance(request, say.WarmUp):
+            return self._warm_up(request)
+        if isinstance(request, say.Measure):
+            return self._measure(request)
+        return self._place()
+
+    def _open(self, request: say.Open) -> say.Opened:
+        start = time.perf_counter()
+        from edgekit.runtimes.session import import_runtime, open_session
+
+        import_runtime(request.settings.runtime)
+        imported = time.perf_counter()
+        session = open_session(Path(request.path), request.settings)
+        loaded = time.perf_counter()
+        self._session = session
+        return say.Opened(
+            import_ms=(imported - start) * 1000,
+            load_ms=(loaded - imported) * 1000,
+            runtime_version=session.runtime_version,
+            inputs=session.inputs,
+            scales={name: (q.scale, q.zero_point) for name, q in session.quantization.items()},
+        )
+
+    def _first(self, request: say.First) -> say.Reply:
+        import numpy as np
+
+        with np.load(request.inputs, allow_pickle=False) as arrays:
+            self._inputs = {name: arrays[name] for name in arrays.files}
+        session = self._opened()
+        start = time.perf_counter()
+        outputs = session.run(self._inputs)
+        first_ms = (time.perf_counter() - start) * 1000
+        for name, value in outputs.items():
+            if value.dtype.kind == "f" and np.isnan(value).any():
+                share = float(np.isnan(value).mean())
+                return say.Failed(reason=f"output '{name}' is NaN ({share:.0%} of its values)")
+        return say.Times(times_ms=(first_ms,))
+
+    def _warm_up(self, request: say.WarmUp) -> say.Times:
+        from edgekit.runtimes.warmup import warm_up
+
+        (result,) = warm_up(self._opened(), [self._inputs], max_s=request.max_s)
+        return say.Times(times_ms=result.times_ms)
+
+    def _measure(self, request: say.Measure) -> say.Times:
+        run, inputs, clock = self._opened().run, self._inputs, time.perf_counter
+        times: list[float] = []
+        end = clock() + request.seconds
+        while len(times) < request.max_samples:
+            start = clock()
+            run(inputs)
+            stop = clock()
+            times.append((stop - start) * 1000)
+            if stop >= end:
+                break
+        return say.Times(times_ms=tuple(times))
+
+    def _place(self) -> say.Placed:
+        peak = peak_memory_bytes()  # before the profiled second session takes its own share
+        try:
+            placement = self._opened().placement(self._inputs)
+        except EdgekitError:  # the runtime does not tell
+            return say.Placed(peak_memory_bytes=peak, ops_by_provider={}, partitions=None)
+        return say.Placed(
+            peak_memory_bytes=peak,
+            ops_by_provider=placement.ops_by_provider,
+            partitions=placement.partitions,
+            unused=placement.unused,
+        )
+
+    def _opened(self) -> Session:
+        assert self._session is not None, "the parent opens before it asks for more"
+        return self._session
+
+
+def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int | None:
+    """The most resident memory so far. None where the kernel does not tell. Check by hand: grep VmHWM."""
+    try:
+        lines = status.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask Linux to kill this process when its parent dies. Elsewhere the end of stdin ends it."""
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel was asked
+        sys.exit(1)
+
+
+def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
+    """Answer every line until the parent closes the pipe."""
+    worker, decoder = Worker(), msgspec.json.Decoder(say.Request)
+    for line in requests:
+        try:
+            reply: say.Reply = worker.answer(decoder.decode(line))
+        except EdgekitError as error:
+            reply = say.Failed(reason=str(getattr(error, "problem", None) or error))
+        replies.write(msgspec.json.encode(reply) + b"\n")
+        replies.flush()
+
+
+def main() -> None:
+    die_with_parent(int(sys.argv[1]))
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not end up among the replies
+    serve(sys.stdin.buffer, replies)
+
+
+if __name__ == "__main__":
+    main()
