@@ -1,0 +1,171 @@
+"""A fleet that does not exist, as the messages its devices would send: for the console's tests and its pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from edgekit.telemetry.histogram import HistogramBuilder
+from edgekit.telemetry.messages import (
+    Birth, Event, LaneMetrics, Metrics, ModelState, OutboxState, Readings, Received, State, Status, topic,
+)  # fmt: skip
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Board:
+    name: str
+    memory_gib: float
+    slowness: float
+    heat_c: float
+
+
+BOARDS = {
+    "orin": Board("Jetson Orin Nano 8GB", 7.4, 0.45, 58),
+    "agx": Board("Jetson AGX Orin 32GB", 30.0, 0.2, 51),
+    "pi5": Board("Raspberry Pi 5 8GB", 7.9, 1.0, 62),
+    "pi4": Board("Raspberry Pi 4 4GB", 3.7, 2.4, 66),
+    "coral": Board("Coral Dev Board", 0.98, 0.6, 57),
+    "rk": Board("Radxa ROCK 5B", 15.6, 0.8, 55),
+    "nuc": Board("Intel N100 mini PC", 15.4, 0.6, 49),
+    "imx": Board("i.MX 8M Plus EVK", 5.6, 1.6, 60),
+}
+MODELS = {
+    "ocr-detector": ("int8-static", "int8", "onnxruntime", "4 threads", 24.0, 40.0),
+    "ocr-recognizer": ("fp32", "float32", "onnxruntime", "2 threads", 6.0, None),
+    "voice-activity": ("fp32", "float32", "onnxruntime", "1 thread", 0.6, None),
+    "file-type": ("int8-dynamic", "int8", "onnxruntime", "1 thread", 1.9, 5.0),
+    "digits": ("int8-static", "int8", "litert", "XNNPACK", 0.21, None),
+}
+FLEET: tuple[tuple[str, str, str, tuple[str, ...], float], ...] = (
+    ("berlin", "gate-north", "orin", ("ocr-detector", "ocr-recognizer"), 11.0),
+    ("berlin", "gate-south", "orin", ("ocr-detector", "ocr-recognizer"), 9.5),
+    ("berlin", "line-1-cam", "pi5", ("ocr-detector",), 8.0),
+    ("berlin", "line-2-cam", "pi4", ("ocr-detector",), 5.0),
+    ("berlin", "lobby-mic", "pi4", ("voice-activity",), 31.0),
+    ("porto", "dock-1", "agx", ("ocr-detector",), 28.0),
+    ("porto", "dock-2", "rk", ("ocr-detector",), 12.0),
+    ("porto", "dock-3", "imx", ("digits",), 22.0),
+    ("porto", "mail-scan", "nuc", ("file-type",), 40.0),
+    ("lab", "bench-coral", "coral", ("digits",), 60.0),
+    ("lab", "bench-pi5", "pi5", ("voice-activity",), 31.0),
+    ("lab", "bench-n100", "nuc", ("ocr-recognizer",), 18.0),
+)
+THROTTLED, SILENT, DEAD = "line-2-cam", "dock-3", "bench-coral"
+
+
+def window(
+    site: str, device: str, seq: int, at_s: float, *, rng: np.random.Generator, window_s: float = 10.0, slow: float = 1.0
+) -> Received:  # fmt: skip
+    """One window of a device of FLEET."""
+    board_id, models, qps = next((b, m, q) for s, d, b, m, q in FLEET if (s, d) == (site, device))
+    board = BOARDS[board_id]
+    hot = device == THROTTLED and seq > 30
+    lanes = []
+    for model in models:
+        artifact, _, _, _, typical_ms, _ = MODELS[model]
+        scale = (
+            typical_ms * board.slowness * slow * (1.9 + 0.25 * np.sin(seq / 5) if hot else 1 + 0.06 * np.sin(seq / 9))
+        )
+        n = max(1, int(rng.poisson(qps * window_s)))
+        latency, queue = HistogramBuilder(), HistogramBuilder()
+        values = float(scale) * rng.lognormal(0, 0.09, n) * np.where(rng.random(n) < 0.015, rng.uniform(1.5, 3.2, n), 1)
+        latency.record_many(values)
+        queue.record_many(0.05 + rng.exponential(0.3 * scale / 10, n))
+        lanes.append(
+            LaneMetrics(model=model, artifact=f"{model.split('-')[0]}-{artifact}", requests=n,
+                        errors=int(rng.random() < 0.02), rejected=int(rng.poisson(2)) if hot else 0,
+                        cache_hits=int(n * 0.07) if model == "file-type" else 0,
+                        queue_ms=queue.histogram(), infer_ms=latency.histogram())
+        )  # fmt: skip
+    total = int(board.memory_gib * GIB)
+    used = 0.35 + 0.1 * len(models) + 0.02 * np.sin(seq / 7) + (0.2 if board.memory_gib < 4 else 0)
+    metrics = Metrics(
+        epoch=3, seq=seq, t_unix_ms=int(at_s * 1000), t_mono_ms=seq * 10_000, window_ms=int(window_s * 1000),
+        clock_synced=True, lanes=tuple(lanes),
+        system=Readings(
+            memory_available_bytes=int(total * (1 - used)), memory_total_bytes=total, rss_bytes=180 * 2**20,
+            temperature_c=None if board_id == "nuc" else round(float(board.heat_c + (21 if hot else 2 * np.sin(seq / 6))), 1),
+            cpu_percent=38.0 + 4 * float(np.sin(seq)), throttled=hot if board_id.startswith("pi") else None,
+            power_mw=9400.0 if board_id in ("orin", "agx") else None,
+        ),
+        outbox=OutboxState(depth=int(rng.integers(0, 2))),
+    )  # fmt: skip
+    return _message(site, device, "metrics", metrics, at_s)
+
+
+def birth(site: str, device: str, at_s: float) -> Received:
+    """The birth certificate of a device of FLEET."""
+    board_id, models = next((b, m) for s, d, b, m, _ in FLEET if (s, d) == (site, device))
+    board = BOARDS[board_id]
+    states = []
+    for model in models:
+        artifact, precision, runtime, settings, typical_ms, limit = MODELS[model]
+        name, p50 = f"{model.split('-')[0]}-{artifact}", typical_ms * board.slowness
+        reasons = (f"fastest measured p50 here: {p50:.2f} ms against {p50 * 1.9:.2f} ms of fp32",
+                   "accuracy 99.4 % of the standard, above the floor of 99 %")  # fmt: skip
+        rejections = ((f"{model.split('-')[0]}-int8-dynamic", f"p99 {p50 * 6:.1f} ms is over the limit of {limit or 40:.0f} ms"),
+                      (f"{model.split('-')[0]}-fp16", "accuracy 96.1 % is under the floor of 99 %"))  # fmt: skip
+        states.append(
+            ModelState(model=model, artifact=name, precision=precision, runtime=runtime, settings=settings,
+                       reasons=reasons, rejections=rejections, latency_limit_ms=limit, benched_p50_ms=p50,
+                       benched_p99_ms=p50 * 1.6, accuracy_ratio=0.994)
+        )  # fmt: skip
+    value = Birth(
+        epoch=3, t_unix_ms=int(at_s * 1000), board=board.name, board_id=board_id, models=tuple(states),
+        facts={"machine": "aarch64", "cpu": {"cores_usable": 4, "features": ["asimddp", "i8mm", "fp16"]},
+               "memory_total_bytes": int(board.memory_gib * GIB), "os": "Debian GNU/Linux 12", "kernel": "6.6.31",
+               "accelerators": [{"kind": "gpu", "name": "Ampere"}] if board_id in ("orin", "agx") else []},
+        versions={"edgekit": "0.1.0", "onnxruntime": "1.22.0", "python": "3.11.2"},
+    )  # fmt: skip
+    return _message(site, device, "birth", value, at_s)
+
+
+def status(site: str, device: str, state: State, at_s: float, reason: str = "") -> Received:
+    """Online or offline, in the device's or its Will's words."""
+    return _message(site, device, "status", Status(state=state, epoch=3, reason=reason), at_s)
+
+
+def event(site: str, device: str, kind: str, text: str, at_s: float) -> Received:
+    """A state change."""
+    return _message(site, device, "event", Event(epoch=3, t_unix_ms=int(at_s * 1000), kind=kind, text=text), at_s)
+
+
+def life(now_s: float, *, windows: int = 60, window_s: float = 10.0, seed: int = 7) -> Iterator[list[Received]]:
+    """What arrives over the last `windows` windows until `now_s`, one list a window."""
+    rng = np.random.default_rng(seed)
+    start = now_s - windows * window_s
+    yield [
+        one
+        for site, device, *_ in FLEET
+        for one in (status(site, device, State.ONLINE, start), birth(site, device, start))
+    ]
+    for i in range(windows):
+        at = start + (i + 1) * window_s - 1.0
+        batch = []
+        for n, (site, device, *_) in enumerate(FLEET):
+            when = at - 0.6 * n
+            if device == DEAD and i == windows - 6:
+                batch.append(status(site, device, State.OFFLINE, when, "connection lost"))
+            gone = (device == DEAD and i >= windows - 6) or (device == SILENT and i >= windows - 9)
+            if not gone:
+                batch.append(window(site, device, i, when, rng=rng, window_s=window_s))
+        if i == 31:
+            batch.append(event("berlin", THROTTLED, "throttled", "clock 1500 to 1000 MHz at 85.2 degrees", at - 4))
+        if i == windows - 20:
+            batch.append(
+                event(
+                    "porto", "dock-2", "selection", "ocr-detector: int8-static for fp32, p99 19.2 for 33.5 ms", at - 3
+                )
+            )
+        if i == windows - 4:
+            batch.append(event("berlin", "gate-north", "started", "ready after 4.1 s, 2 models warmed up", at - 2))
+        yield batch
+
+
+def _message(site: str, device: str, leaf: str, payload: msgspec.Struct, at_s: float) -> Received:
+    return Received(topic=topic(site, device, leaf), payload=msgspec.json.encode(payload), received_s=at_s)

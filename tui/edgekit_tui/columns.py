@@ -1,0 +1,211 @@
+"""The columns of the fleet table: how each is drawn, sorted, and which give way when the screen is narrow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from edgekit_tui import draw
+from edgekit_tui.draw import Glyphs, Line
+from edgekit_tui.rows import Row
+
+GAP = 2
+"Blank cells between columns."
+DRAWN_NAME_CELLS = 40
+"A name may be 500 characters; a column never asks for more than this."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pen:
+    """What drawing a cell needs besides the row."""
+
+    glyphs: Glyphs
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column. `sort` gives None for a row that has no such value: those stay last in either direction."""
+
+    id: str
+    title: str
+    key: str
+    "The key that sorts by it."
+    sort: Callable[[Row], str | float | None]
+    draw: Callable[[Row, int, Pen], Line]
+    text: Callable[[Row], str] | None = None
+    "Set for the columns that widen to their content."
+    least: int
+    most: int
+    priority: int
+    "0 is dropped last."
+    right: bool = False
+    numeric: bool = False
+    "Sorts from high to low at first."
+
+
+def columns() -> tuple[Column, ...]:
+    """All columns, from left to right."""
+    return (
+        _named("state", "state", "s", lambda row: row.state, least=11, most=11, priority=1, draw=_state,
+               sort=lambda row: draw.SEVERITY.get(row.state, 4)),
+        _named("device", "device", "d", lambda row: row.device, least=14, most=DRAWN_NAME_CELLS, priority=0, ink="strong"),
+        _named("site", "site", "i", lambda row: row.site, least=7, most=20, priority=12),
+        _named("board", "board", "b", lambda row: row.board, least=19, most=30, priority=11),
+        _named("model", "model", "m", lambda row: row.model, least=14, most=28, priority=3, ink="model"),
+        _named("artifact", "artifact", "a", lambda row: row.artifact, least=15, most=30, priority=7),
+        Column(id="p50", title="p50 ms", key="5", sort=lambda row: row.p50_ms, draw=_p50, least=6, most=6,
+               priority=5, right=True, numeric=True),
+        Column(id="p99", title="p99 ms", key="9", sort=lambda row: row.p99_ms, draw=_p99, least=7, most=7,
+               priority=2, right=True, numeric=True),
+        Column(id="trend", title="trend", key="t", sort=_trend_of, draw=_trend, least=10, most=32, priority=8,
+               numeric=True),
+        Column(id="qps", title="req/s", key="r", sort=lambda row: row.qps, draw=_qps, least=5, most=5, priority=6,
+               right=True, numeric=True),
+        Column(id="fail", title="fail", key="f", sort=lambda row: row.failed_ratio, draw=_fail, least=5, most=5,
+               priority=13, right=True, numeric=True),
+        Column(id="memory", title="memory", key="e", sort=lambda row: row.memory_ratio, draw=_memory, least=11, most=18,
+               priority=11, numeric=True),
+        Column(id="temp", title="temp", key="p", sort=lambda row: row.temperature_c, draw=_temp, least=5, most=5,
+               priority=9, right=True, numeric=True),
+        Column(id="seen", title="seen", key="n", sort=lambda row: row.last_seen_s, draw=_seen, least=4, most=4,
+               priority=4, right=True, numeric=True),
+    )  # fmt: skip
+
+
+def arrange(every: Sequence[Column], width: int, wanted: dict[str, int]) -> tuple[tuple[Column, int], ...]:
+    """The columns that fit into `width` cells and their widths; `wanted` holds the widest text by column id.
+
+    Columns go by priority until the least widths fit; what is left is shared, one cell a turn, in order of priority.
+    """
+    kept = list(every)
+    while len(kept) > 1 and _least(kept) > width:
+        kept.remove(max(kept, key=lambda column: column.priority))
+    widths = {column.id: min(column.least, max(width, 0)) for column in kept}
+    spare = width - _least(kept)
+    growing = sorted(kept, key=lambda column: column.priority)
+    while spare > 0:
+        grown = [c for c in growing if widths[c.id] < min(c.most, wanted.get(c.id, c.most) if c.text else c.most)]
+        if not grown:
+            break
+        for column in grown[:spare]:
+            widths[column.id] += 1
+        spare -= len(grown[:spare])
+    return tuple((column, widths[column.id]) for column in kept)
+
+
+def widest(every: Sequence[Column], rows: Sequence[Row]) -> dict[str, int]:
+    """The widest text of each text column over `rows`, its title included."""
+    return {
+        column.id: max((min(cell_len(column.text(row)), column.most) for row in rows), default=column.least)
+        for column in every
+        if column.text is not None
+    }
+
+
+def sort_rows(rows: Sequence[Row], column: Column, *, descending: bool) -> list[Row]:
+    """Rows by one column, rows without a value last, equals by site, device and model."""
+    ordered = sorted(rows, key=lambda row: row.key)
+    keyed = [(column.sort(row), row) for row in ordered]
+    present = [(key, row) for key, row in keyed if key is not None]
+    present.sort(key=lambda pair: pair[0], reverse=descending)  # type: ignore[arg-type, return-value]
+    return [row for _, row in present] + [row for key, row in keyed if key is None]
+
+
+def _least(kept: Sequence[Column]) -> int:
+    return sum(column.least for column in kept) + GAP * (len(kept) - 1)
+
+
+def _named(
+    id: str,
+    title: str,
+    key: str,
+    text: Callable[[Row], str],
+    *,
+    least: int,
+    most: int,
+    priority: int,
+    ink: str = "text",
+    draw: Callable[[Row, int, Pen], Line] | None = None,
+    sort: Callable[[Row], str | float | None] | None = None,
+) -> Column:
+    def plain(row: Row, _width: int, pen: Pen) -> Line:
+        return ((text(row) or pen.glyphs.missing, ink if text(row) else "faint"),)
+
+    return Column(
+        id=id, title=title, key=key, text=text, least=least, most=most, priority=priority, draw=draw or plain,
+        sort=sort or (lambda row: text(row).casefold() or None),
+    )  # fmt: skip
+
+
+def _state(row: Row, _width: int, pen: Pen) -> Line:
+    ink = draw.state_ink(row.state)
+    return ((draw.state_glyph(row.state, pen.glyphs) + " ", ink), (row.state, ink))
+
+
+def _p50(row: Row, _width: int, pen: Pen) -> Line:
+    return _latency(row.p50_ms, row.sample_count, draw.SUPPORTED_P50, "p50", pen)
+
+
+def _p99(row: Row, _width: int, pen: Pen) -> Line:
+    over = row.limit_ms is not None and row.p99_ms is not None and row.p99_ms > row.limit_ms
+    if over:
+        return (("!" + draw.ms(row.p99_ms, pen.glyphs), "bad"),)
+    return _latency(row.p99_ms, row.sample_count, draw.SUPPORTED_P99, "p99", pen)
+
+
+def _latency(value: float | None, samples: int, needed: int, ink: str, pen: Pen) -> Line:
+    """With too few samples behind it a percentile is drawn faint, with a tilde: it is not supported."""
+    if value is None:
+        return ((pen.glyphs.missing, "faint"),)
+    if samples < needed:
+        return (("~" + draw.ms(value, pen.glyphs), "faint"),)
+    return ((draw.ms(value, pen.glyphs), ink),)
+
+
+def _trend_of(row: Row) -> float | None:
+    """How much the p99 of the last window stands above the median window."""
+    known = sorted(value for value in row.p99_history_ms if value is not None)
+    last = next((value for value in reversed(row.p99_history_ms) if value is not None), None)
+    return last / known[len(known) // 2] if last is not None and known[len(known) // 2] > 0 else None
+
+
+def _trend(row: Row, width: int, pen: Pen) -> Line:
+    over = row.limit_ms is not None and row.p99_ms is not None and row.p99_ms > row.limit_ms
+    return ((draw.spark(row.p99_history_ms, width, pen.glyphs), "bad" if over else "spark"),)
+
+
+def _qps(row: Row, _width: int, pen: Pen) -> Line:
+    return ((draw.number(row.qps, pen.glyphs), "text" if row.qps else "faint"),)
+
+
+def _fail(row: Row, _width: int, pen: Pen) -> Line:
+    if not row.failed_ratio:
+        return ((pen.glyphs.missing if row.failed_ratio is None else "0%", "faint"),)
+    percent = row.failed_ratio * 100
+    return ((f"{percent:.0f}%" if percent >= 10 else f"{percent:.1f}%", "bad" if percent >= 1 else "warn"),)
+
+
+def _memory(row: Row, width: int, pen: Pen) -> Line:
+    ratio = row.memory_ratio
+    if ratio is None:
+        return ((pen.glyphs.missing, "faint"),)
+    text = f"{draw.bytes_(row.memory_used_bytes, pen.glyphs)}/{draw.bytes_(row.memory_total_bytes, pen.glyphs)}"
+    cells = width - 12
+    if cells < 3:
+        return ((text, draw.load_ink(ratio) if ratio >= 0.75 else "text"),)
+    return (*draw.bar(ratio, cells, pen.glyphs, draw.load_ink(ratio)), (" " + text.rjust(11), "text"))
+
+
+def _temp(row: Row, _width: int, pen: Pen) -> Line:
+    if row.temperature_c is None:
+        return ((pen.glyphs.missing, "faint"),)
+    return ((f"{row.temperature_c:.0f}" + ("°C" if pen.glyphs.unicode else "C"), draw.heat_ink(row.temperature_c)),)
+
+
+def _seen(row: Row, _width: int, pen: Pen) -> Line:
+    seconds = pen.now_s - row.last_seen_s
+    ink = "bad" if row.state in ("stale", "offline") else "warn" if row.state == "late" else "faint"
+    return ((draw.age(seconds) if row.last_seen_s else pen.glyphs.missing, ink),)

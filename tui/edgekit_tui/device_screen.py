@@ -1,0 +1,110 @@
+"""One device: latency over time, lanes, memory and heat, the selection with its reasons, facts, events."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.widgets import Footer
+
+from edgekit_tui import detail
+from edgekit_tui.draw import Glyphs
+from edgekit_tui.feed import View
+from edgekit_tui.ink import Panel
+from edgekit_tui.rows import RowKey
+from edgekit_tui.view_screen import ViewScreen
+
+NARROW, LOW = 104, 30
+EVENTS_SHOWN = 12
+
+
+class DeviceScreen(ViewScreen):
+    """Everything known of one device; escape goes back to the fleet."""
+
+    BINDINGS = [
+        Binding("escape,backspace", "back", "back"),
+        Binding("n,right", "neighbour(1)", "next", key_display="n"),
+        Binding("p,left", "neighbour(-1)", "previous", key_display="p"),
+        Binding("j", "scroll(2)", "down", show=False),
+        Binding("k", "scroll(-2)", "up", show=False),
+    ]
+
+    class Neighbour(Message):
+        """Another device of the list is wanted."""
+
+        def __init__(self, key: RowKey, step: int) -> None:
+            self.key, self.step = key, step
+            super().__init__()
+
+    def __init__(self, key: RowKey, glyphs: Glyphs) -> None:
+        super().__init__(glyphs)
+        self.key = key
+
+    def compose(self) -> ComposeResult:
+        yield Panel(id="heading", classes="boxed")
+        with VerticalScroll(id="scroll"), Horizontal(id="detail"):
+            with Vertical(id="left"):
+                yield Panel(title="latency, ms", id="latency", classes="boxed")
+                yield Panel(title="lanes, last window", id="lanes", classes="boxed")
+                yield Panel(title="system", id="system", classes="boxed")
+                yield Panel(title="events", id="events", classes="boxed")
+            with Vertical(id="right"):
+                yield Panel(title="selection", id="selection", classes="boxed")
+                yield Panel(title="facts", id="facts", classes="boxed")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self._fit(self.app.size.width, self.app.size.height)
+
+    def turn_to(self, key: RowKey, now_s: float) -> None:
+        """Show another device."""
+        self.key = key
+        self.show(self.view, now_s)
+        self.query_one("#scroll", VerticalScroll).scroll_home(animate=False)
+
+    def show(self, view: View | None, now_s: float) -> None:
+        """Draw the view; called for every new one while this screen is on top."""
+        super().show(view, now_s)
+        if view is None:
+            return
+        site, name, _ = self.key
+        device = view.fleet.devices.get((site, name))
+        row = next((row for row in view.rows if row.key == self.key), None) or next(
+            (row for row in view.rows if (row.site, row.device) == (site, name)), None
+        )
+        if device is None or row is None:
+            self.panel("heading").show(lambda _w, _h: ((("this device was forgotten by the broker", "warn"),),))
+            return
+        glyphs = self.glyphs
+        own = tuple(one for one in view.fleet.events if (one.site, one.device) == (site, name))
+        heading = self.panel("heading")
+        heading.border_title = f"fleet {'›' if glyphs.unicode else '>'} {site} {'›' if glyphs.unicode else '>'} {name}"
+        heading.show(lambda width, _: detail.heading(row, device, width, glyphs, now_s))
+        self.panel("latency").show(
+            lambda width, height: detail.latency_plot(device, row.limit_ms, width, height, glyphs)
+        )
+        self.panel("lanes").show(lambda width, _: detail.lanes(device, width, glyphs))
+        self.panel("system").show(lambda width, _: detail.system(device, width, glyphs))
+        self.panel("selection").show(lambda width, _: detail.selection(device, width, glyphs))
+        self.panel("facts").show(lambda width, _: detail.facts(device, width, glyphs))
+        self.panel("events").show(
+            lambda width, _: detail.events(own[-EVENTS_SHOWN:], width, 0, glyphs, now_s, named=False)
+        )
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._fit(event.size.width, event.size.height)
+
+    def _fit(self, width: int, height: int) -> None:
+        self.set_class(width < NARROW, "-narrow")
+        self.set_class(height < LOW, "-low")
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+    def action_neighbour(self, step: int) -> None:
+        self.post_message(self.Neighbour(self.key, step))
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one("#scroll", VerticalScroll).scroll_relative(y=by, animate=False)

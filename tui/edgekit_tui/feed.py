@@ -1,0 +1,181 @@
+"""From the broker to one frozen view: a worker thread drains the reader, folds, and posts at most ten views a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgekit.fleet import Device, Fleet, fold
+from edgekit.telemetry.messages import Received, parse_topic
+from edgekit_tui.rows import Row, Totals, percentile, rows_of, totals_of, window_latency
+
+PERIOD_S = 0.1
+"At most this often a view is posted."
+AGING_PERIOD_S = 1.0
+"How often silent devices are looked at: they become late by the mere passing of time."
+TREND_PERIOD_S = 2.0
+TREND_POINTS = 300
+
+
+class Source(Protocol):
+    """Where messages come from: the broker's watcher, or a recording."""
+
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def state(self) -> str:
+        """A few words on the connection, for people."""
+        ...
+
+    def start(self) -> None: ...
+    def drain(self) -> list[Received]: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The connection to the broker as it is now."""
+
+    endpoint: str
+    connected: bool
+    state: str
+    was_connected: bool
+    "It has been up since the start, so a loss is a reconnect."
+    since_s: float
+    "Unix time of the last change between up and down."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendPoint:
+    """The live fleet's last windows at one moment."""
+
+    at_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    qps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class View:
+    """All that the screens draw from. Compared by identity: every posted view differs from the one before."""
+
+    fleet: Fleet
+    rows: tuple[Row, ...]
+    totals: Totals
+    trend: tuple[TrendPoint, ...]
+    link: Link
+    now_s: float
+
+
+class Folder:
+    """Turns what the source has into views. Holds no thread and no clock: `step` does one round."""
+
+    def __init__(self, source: Source, *, endpoint: str, site: str | None = None) -> None:
+        self._source, self._site = source, site
+        self._fleet = Fleet()
+        self._book: dict[tuple[str, str], tuple[Device, tuple[Row, ...]]] = {}
+        self._link = Link(endpoint=endpoint, connected=False, state="", was_connected=False, since_s=0.0)
+        self._trend: tuple[TrendPoint, ...] = ()
+        self._view: View | None = None
+        self._aged_s = 0.0
+
+    def step(self, now_s: float) -> View | None:
+        """A new view, or None when nothing has changed that a screen shows."""
+        messages = self._wanted(self._source.drain())
+        link = self._link_now(now_s)
+        aged = now_s - self._aged_s >= AGING_PERIOD_S
+        if not messages and not aged and link == self._link and self._view is not None:
+            return None
+        changed = link != self._link or self._view is None
+        self._link = link
+        if messages or aged:
+            changed |= self._fold(messages, now_s)
+        if not changed:
+            return None
+        rows = tuple(row for _, rows in self._book.values() for row in rows)
+        totals = totals_of(self._fleet, rows)
+        self._extend_trend(totals, now_s, fresh=bool(messages))
+        self._view = View(
+            fleet=self._fleet, rows=rows, totals=totals, trend=self._trend, link=link, now_s=now_s
+        )  # fmt: skip
+        return self._view
+
+    def _fold(self, messages: Sequence[Received], now_s: float) -> bool:
+        self._aged_s = now_s
+        fleet = fold(self._fleet, messages, now_s=now_s)
+        book = rows_of(fleet, self._book)
+        changed = len(book) != len(self._book) or any(
+            key not in self._book or pair[0] is not self._book[key][0] for key, pair in book.items()
+        )
+        changed |= fleet.events != self._fleet.events or fleet.malformed != self._fleet.malformed
+        self._fleet, self._book = fleet, book
+        return changed
+
+    def _wanted(self, messages: list[Received]) -> list[Received]:
+        if self._site is None:
+            return messages
+        topics = ((message, parse_topic(message.topic)) for message in messages)
+        return [message for message, topic in topics if topic is not None and topic.site == self._site]
+
+    def _link_now(self, now_s: float) -> Link:
+        connected = self._source.connected
+        return Link(
+            endpoint=self._link.endpoint,
+            connected=connected,
+            state=self._source.state,
+            was_connected=self._link.was_connected or connected,
+            since_s=now_s if connected != self._link.connected or not self._link.since_s else self._link.since_s,
+        )
+
+    def _extend_trend(self, totals: Totals, now_s: float, *, fresh: bool) -> None:
+        if not fresh or (self._trend and now_s - self._trend[-1].at_s < TREND_PERIOD_S):
+            return
+        latency = window_latency(self._fleet)
+        if latency is not None:
+            point = TrendPoint(
+                at_s=now_s, p50_ms=percentile(latency, 0.50), p99_ms=percentile(latency, 0.99), qps=totals.qps
+            )  # fmt: skip
+            self._trend = (*self._trend, point)[-TREND_POINTS:]
+
+
+class Feed:
+    """The worker thread around a Folder. A failure inside it reaches `failed` instead of dying unseen."""
+
+    def __init__(
+        self,
+        source: Source,
+        folder: Folder,
+        *,
+        post: Callable[[View], object],
+        failed: Callable[[BaseException], object],
+    ) -> None:
+        self._source, self._folder, self._post, self._failed = source, folder, post, failed
+        self._stopping = threading.Event()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="edgekit-feed")
+
+    def start(self) -> None:
+        """Connect and begin to post views."""
+        self._worker.submit(self._run).add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        """Disconnect; returns when the thread has ended."""
+        self._stopping.set()
+        self._worker.shutdown(wait=True)
+
+    def _run(self) -> None:
+        self._source.start()
+        try:
+            while not self._stopping.wait(PERIOD_S):
+                if (view := self._folder.step(time.time())) is not None:
+                    self._post(view)
+        finally:
+            self._source.stop()
+
+    def _ended(self, run: Future[None]) -> None:
+        error = run.exception()
+        if error is not None and not self._stopping.is_set():
+            self._failed(error)

@@ -1,0 +1,110 @@
+"""Inks and panels: the one way text gets its colours and onto the screen. Colours live in console.tcss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from edgekit_tui import draw
+from edgekit_tui.draw import Glyphs, Line
+
+INKS = (
+    "text", "strong", "faint", "track", "title", "key", "good", "warn", "bad", "load", "p50", "p99", "spark", "model",
+    "limit", "axis", "cursor", "head", "accent",
+)  # fmt: skip
+Draw = Callable[[int, int], "tuple[Line, ...]"]
+"Lines for a width and a height in cells; height 0 asks for as many lines as there are."
+
+
+class Inked(Widget):
+    """A widget that draws spans of (text, ink)."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"ink--{ink}" for ink in INKS}
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._inks: dict[str, Style] = {}
+
+    def ink(self, name: str) -> Style:
+        """The style of an ink under the current theme."""
+        if name not in self._inks:
+            self._inks[name] = self.get_component_rich_style(f"ink--{name}", partial=True)
+        return self._inks[name]
+
+    def notify_style_update(self) -> None:
+        self._inks.clear()
+        super().notify_style_update()
+
+    def strip(self, line: Line, width: int, base: Style) -> Strip:
+        """A line of exactly `width` cells on `base`."""
+        segments = [Segment(text, base + self.ink(ink)) for text, ink in line if text]
+        return Strip(segments).adjust_cell_length(width, base)
+
+
+class Panel(Inked):
+    """Text drawn by one pure function; it is repainted only when that text differs from what stands there."""
+
+    def __init__(self, *, title: str = "", id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.border_title = title
+        self._draw: Draw = lambda _width, _height: ()
+        self._lines: tuple[Line, ...] = ()
+
+    def show(self, draw_lines: Draw) -> None:
+        """Draw with this function from now on."""
+        self._draw = draw_lines
+        before = self._lines
+        if not self.size.width:
+            self.refresh(layout=True)
+            return
+        self._lines = self._drawn()
+        if self._is_auto and len(self._lines) != len(before):
+            self.refresh(layout=True)
+        elif self._lines != before:
+            self.refresh()
+
+    @property
+    def _is_auto(self) -> bool:
+        return self.styles.height is None or self.styles.height.is_auto
+
+    def _drawn(self) -> tuple[Line, ...]:
+        width, height = self.content_size
+        return self._draw(width, 0 if self._is_auto else height) if width > 0 else ()
+
+    def on_resize(self) -> None:
+        self._lines = self._drawn()
+        self.refresh()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(1, len(self._draw(width, 0))) if width > 0 else 1
+
+    def render_line(self, y: int) -> Strip:
+        line = self._lines[y] if y < len(self._lines) else ()
+        return self.strip(line, self.content_size.width, self.rich_style)
+
+
+def right_align(left: Line, right: Line, width: int) -> Line:
+    """`left`, then `right` flush with the right edge when both fit; else `left` alone."""
+    space = width - draw.width_of(left) - draw.width_of(right)
+    return (*left, (" " * space, "text"), *right) if space >= 1 else left
+
+
+def clip(line: Line, width: int, glyphs: Glyphs) -> Line:
+    """`line` cut to `width` cells, with its texts made safe to draw."""
+    spans: list[tuple[str, str]] = []
+    left = width
+    for text, ink in line:
+        text = draw.clean(text, not glyphs.unicode)
+        cells = draw.width_of(((text, ink),))
+        if cells > left:
+            spans.append((draw.fit(text, left, glyphs), ink))
+            break
+        spans.append((text, ink))
+        left -= cells
+    return tuple(spans)

@@ -1,0 +1,164 @@
+"""Lines over time, drawn with braille dots (2 x 4 a cell) or, without Unicode, one character a cell. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from edgekit_tui import draw
+from edgekit_tui.draw import Glyphs, Line
+
+DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+"Braille dot bits by column and row in the cell; source: Unicode chart U+2800."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points (Unix time in s, value), oldest first; None breaks the line."""
+
+    name: str
+    ink: str
+    points: tuple[tuple[float, float | None], ...]
+    mark: str = "*"
+    "Drawn where there is no Unicode."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The plot's area in cells and what its edges mean."""
+
+    columns: int
+    rows: int
+    start_s: float
+    end_s: float
+    top: float
+
+    def dot_x(self, at_s: float) -> float:
+        return (at_s - self.start_s) / (self.end_s - self.start_s) * (self.columns * 2 - 1)
+
+    def dot_y(self, value: float) -> float:
+        """Dots below the upper edge."""
+        return (1 - value / self.top) * (self.rows * 4 - 1)
+
+
+def plot(series: Sequence[Series], width: int, height: int, *, glyphs: Glyphs, limit: float | None = None) -> tuple[
+    Line, ...
+]:  # fmt: skip
+    """The series in `width` x `height` cells, from zero up, with a scale on the left and ages below.
+
+    Later series are drawn over earlier ones; `limit` is a dashed line where it fits the scale.
+    """
+    known = [(at, value) for one in series for at, value in one.points if value is not None]
+    if not known or width < 16 or height < 4:
+        return ((("no measurements yet" if not known else ""), "faint"),)[: max(0, height)]
+    highest = max(value for _, value in known)
+    shown_limit = limit if limit is not None and limit <= highest * 4 else None
+    top = nice_above(max(highest, shown_limit or 0.0) * 1.05)
+    labels = [draw.ms(value, glyphs) for value in (top, top / 2, 0)]
+    labels[-1] = "0"
+    margin = max(len(label) for label in labels)
+    start, end = min(at for at, _ in known), max(at for at, _ in known)
+    frame = Frame(columns=width - margin - 2, rows=height - 2, start_s=start, end_s=max(end, start + 1.0), top=top)
+    cells: dict[tuple[int, int], tuple[int, str, str]] = {}
+    for one in series:
+        for x, y in _dots(one.points, frame):
+            _set(cells, x, y, one)
+    limit_row = round(frame.dot_y(shown_limit)) // 4 if shown_limit is not None else None
+    lines = [_row(row, cells, frame, labels, margin, limit_row, glyphs) for row in range(frame.rows)]
+    return (*lines, _axis(frame, margin, glyphs), _ages(frame, margin))
+
+
+def legend(series: Iterable[Series], glyphs: Glyphs) -> Line:
+    """Names and last values of the series."""
+    spans: list[tuple[str, str]] = []
+    for one in series:
+        last = next((value for _, value in reversed(one.points) if value is not None), None)
+        mark = "━━" if glyphs.unicode else one.mark * 2
+        spans += [(f"{mark} ", one.ink), (f"{one.name} ", "faint"), (f"{draw.ms(last, glyphs)}  ", one.ink)]
+    return tuple(spans)
+
+
+def nice_above(value: float) -> float:
+    """The least of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten that is not below `value`; 1 for nothing."""
+    if not 0 < value < math.inf:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8) if step * power >= value), 10 * power)
+
+
+def _dots(points: Sequence[tuple[float, float | None]], frame: Frame) -> Iterable[tuple[int, int]]:
+    """Every dot of a line; between neighbours the line is straight and without holes."""
+    before: tuple[float, float] | None = None
+    for at, value in points:
+        if value is None:
+            before = None
+            continue
+        here = (frame.dot_x(at), frame.dot_y(value))
+        yield round(here[0]), round(here[1])
+        if before is not None:
+            steps = max(1, math.ceil(max(abs(here[0] - before[0]), abs(here[1] - before[1]))))
+            for step in range(1, steps):
+                part = step / steps
+                yield (
+                    round(before[0] + (here[0] - before[0]) * part),
+                    round(before[1] + (here[1] - before[1]) * part),
+                )
+        before = here
+
+
+def _set(cells: dict[tuple[int, int], tuple[int, str, str]], x: int, y: int, series: Series) -> None:
+    bits = cells.get((y // 4, x // 2), (0, "", ""))[0]
+    cells[y // 4, x // 2] = (bits | DOTS[x % 2][y % 4], series.ink, series.mark)
+
+
+def _row(
+    row: int,
+    cells: dict[tuple[int, int], tuple[int, str, str]],
+    frame: Frame,
+    labels: Sequence[str],
+    margin: int,
+    limit_row: int | None,
+    glyphs: Glyphs,
+) -> Line:
+    at = {0: labels[0], (frame.rows - 1) // 2: labels[1], frame.rows - 1: labels[2]}
+    label = at.get(row, "")
+    spans = [(label.rjust(margin) + " ", "axis"), (glyphs.left_axis if label else glyphs.pipe, "axis")]
+    for column in range(frame.columns):
+        bits, ink, mark = cells.get((row, column), (0, "", ""))
+        if bits:
+            spans.append((chr(0x2800 + bits) if glyphs.unicode else mark, ink))
+        elif row == limit_row:
+            spans.append((glyphs.limit, "limit"))
+        else:
+            spans.append((" ", "axis"))
+    return tuple(_joined(spans))
+
+
+def _joined(spans: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Neighbours of the same ink as one span: fewer escape sequences to send."""
+    text, ink = "", ""
+    for next_text, next_ink in spans:
+        if next_ink == ink:
+            text += next_text
+            continue
+        if text:
+            yield text, ink
+        text, ink = next_text, next_ink
+    yield text, ink
+
+
+def _axis(frame: Frame, margin: int, glyphs: Glyphs) -> Line:
+    rule = [glyphs.rule] * frame.columns
+    for part in (0, frame.columns // 2, frame.columns - 1):
+        rule[part] = glyphs.tick
+    return ((" " * (margin + 1) + glyphs.corner + "".join(rule), "axis"),)
+
+
+def _ages(frame: Frame, margin: int) -> Line:
+    span = frame.end_s - frame.start_s
+    left, middle, right = f"-{draw.age(span)}", f"-{draw.age(span / 2)}", "last"
+    half = frame.columns // 2
+    text = left.ljust(max(len(left) + 1, half - len(middle) // 2)) + middle
+    text = text.ljust(max(len(text) + 1, frame.columns - len(right))) + right
+    return ((" " * (margin + 2) + text[: frame.columns], "axis"),)

@@ -1,0 +1,136 @@
+"""The filter bar's little language: `board:orin !state:online p99>50 camera`. Pure.
+
+Terms are joined by "and". A bare word is a regular expression searched in every text field; `field:regex` searches
+one; `field>n` (also < >= <= =) compares a number; `!` before a term turns it round; quotes keep blanks together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgekit.errors import UsageError
+from edgekit_tui.rows import Row
+
+TEXT_FIELDS: dict[str, Callable[[Row], str]] = {
+    "device": lambda row: row.device,
+    "site": lambda row: row.site,
+    "state": lambda row: row.state,
+    "board": lambda row: row.board,
+    "model": lambda row: row.model,
+    "artifact": lambda row: row.artifact,
+    "precision": lambda row: row.precision,
+    "runtime": lambda row: row.runtime,
+}
+NUMBER_FIELDS: dict[str, Callable[[Row, float], float | None]] = {
+    "p50": lambda row, _: row.p50_ms,
+    "p99": lambda row, _: row.p99_ms,
+    "n": lambda row, _: row.sample_count,
+    "qps": lambda row, _: row.qps,
+    "fail": lambda row, _: None if row.failed_ratio is None else row.failed_ratio * 100,
+    "mem": lambda row, _: None if row.memory_ratio is None else row.memory_ratio * 100,
+    "temp": lambda row, _: row.temperature_c,
+    "age": lambda row, now_s: now_s - row.last_seen_s,
+}
+"p50 and p99 in ms, fail and mem in percent, temp in degrees Celsius, age in seconds."
+ALIASES = {"name": "device", "req": "qps", "rate": "qps", "memory": "mem", "temperature": "temp", "seen": "age"}
+
+_TERM = re.compile(r"(?P<field>[A-Za-z_][A-Za-z_0-9]*)(?P<op>>=|<=|[:=<>])(?P<value>.*)\Z", re.DOTALL)
+_NUMBER = re.compile(r"(?P<number>-?\d+(\.\d+)?)(?P<unit>ms|s|m|h|d|%|c)?\Z", re.IGNORECASE)
+_AGE_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parsed filter. `matches(row, now_s)` is true for the rows to keep; the empty filter keeps all."""
+
+    text: str = ""
+    tests: tuple[Callable[[Row, float], bool], ...] = ()
+
+    def matches(self, row: Row, now_s: float) -> bool:
+        return all(test(row, now_s) for test in self.tests)
+
+
+def parse_query(text: str) -> Query:
+    """The filter. Raises UsageError that says which term is wrong and what would be right."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    try:
+        words = list(lexer)
+    except ValueError as e:
+        raise UsageError(f"filter: {text.strip()}: a quote is not closed") from e
+    return Query(text.strip(), tuple(_test(word) for word in words if word != "!"))
+
+
+def _test(word: str) -> Callable[[Row, float], bool]:
+    if word.startswith("!"):
+        inner = _test(word[1:])
+        return lambda row, now_s: not inner(row, now_s)
+    term = _TERM.match(word)
+    if term is None:
+        pattern = _regex(word)
+        return lambda row, _: any(pattern.search(read(row)) for read in TEXT_FIELDS.values())
+    field, op, value = _field(term["field"].lower()), term["op"], term["value"]
+    if field in TEXT_FIELDS:
+        return _text_test(field, op, value)
+    return _number_test(field, op, value)
+
+
+def _field(name: str) -> str:
+    name = ALIASES.get(name, name)
+    known = [*TEXT_FIELDS, *NUMBER_FIELDS]
+    if name not in known:
+        near = difflib.get_close_matches(name, [*known, *ALIASES], n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+        raise UsageError(f"filter: no field '{name}'; {hint}")
+    return name
+
+
+def _text_test(field: str, op: str, value: str) -> Callable[[Row, float], bool]:
+    if op not in ":=":
+        raise UsageError(f"filter: {field} is text; write {field}:{value}")
+    read = TEXT_FIELDS[field]
+    if op == "=":
+        wanted = value.casefold()
+        return lambda row, _: read(row).casefold() == wanted
+    pattern = _regex(value)
+    return lambda row, _: bool(pattern.search(read(row)))
+
+
+def _number_test(field: str, op: str, value: str) -> Callable[[Row, float], bool]:
+    if op == ":":
+        raise UsageError(f"filter: {field} is a number; write {field}>{value or '50'}")
+    match = _NUMBER.match(value)
+    if match is None:
+        raise UsageError(f"filter: '{value}' after {field}{op} is not a number")
+    bound = float(match["number"]) * _scale(field, (match["unit"] or "").lower())
+    read = NUMBER_FIELDS[field]
+    compare: Callable[[float], bool] = {
+        ">": lambda x: x > bound,
+        "<": lambda x: x < bound,
+        ">=": lambda x: x >= bound,
+        "<=": lambda x: x <= bound,
+        "=": lambda x: x == bound,
+    }[op]
+
+    def test(row: Row, now_s: float) -> bool:
+        number = read(row, now_s)
+        return number is not None and compare(number)
+
+    return test
+
+
+def _scale(field: str, unit: str) -> float:
+    if field == "age":
+        return _AGE_UNITS.get(unit, 1.0)
+    return 1000.0 if field in ("p50", "p99") and unit == "s" else 1.0
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except re.error as e:
+        raise UsageError(f"filter: '{pattern}' is not a regular expression: {e}") from e

@@ -1,0 +1,160 @@
+"""The health of the fleet in the lines above the table. Pure: a view in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgekit_tui import draw
+from edgekit_tui.draw import Glyphs, Line
+from edgekit_tui.feed import Link, View
+from edgekit_tui.ink import right_align
+from edgekit_tui.rows import Totals
+
+ORDER = ("online", "throttled", "late", "stale", "offline")
+
+
+def states(totals: Totals, glyphs: Glyphs, *, words: bool) -> Line:
+    """Counts by state, those that are zero left out; with words when there is room."""
+    spans: list[tuple[str, str]] = []
+    for state in (*ORDER, *sorted(set(totals.states) - set(ORDER))):
+        if n := totals.states.get(state, 0):
+            text = f"{draw.state_glyph(state, glyphs)} {n}" + (f" {state}" if words else "")
+            spans += [(text, draw.state_ink(state)), ("  ", "text")]
+    return tuple(spans[:-1])
+
+
+def proportions(totals: Totals, width: int, glyphs: Glyphs) -> Line:
+    """The states as one stacked bar; every state present has at least one cell."""
+    present = [state for state in (*ORDER, *sorted(set(totals.states) - set(ORDER))) if totals.states.get(state)]
+    if not present or width < len(present):
+        return ()
+    cells = {state: max(1, totals.states[state] * width // totals.devices) for state in present}
+    cells[max(cells, key=lambda state: cells[state])] += width - sum(cells.values())
+    fill = "━" if glyphs.unicode else ""
+    return tuple(((fill or draw.state_glyph(s, glyphs)) * cells[s], draw.state_ink(s)) for s in present)
+
+
+def fleet_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+    """Devices, models, states."""
+    totals = view.totals
+    head = ((draw.count(totals.devices), "strong"), (" devices" if totals.devices != 1 else " device", "faint"))
+    worded = states(totals, glyphs, words=True)
+    line = right_align(head, worded, width)
+    if line == head:
+        line = right_align(head, states(totals, glyphs, words=False), width)
+    return line, proportions(totals, width, glyphs)
+
+
+def latency_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+    """True fleet percentiles with their sample count, and the p99 trend."""
+    totals = view.totals
+    supported = totals.sample_count >= draw.SUPPORTED_P99
+    p99 = ("" if supported or totals.p99_ms is None else "~") + draw.ms(totals.p99_ms, glyphs)
+    left = (
+        ("p50 ", "faint"), (draw.ms(totals.p50_ms, glyphs), "p50"),
+        ("  p99 ", "faint"), (p99, "p99" if supported else "faint"), (" ms", "faint"),
+    )  # fmt: skip
+    line = right_align(left, ((f"n {draw.number(totals.sample_count, glyphs)}", "faint"),), width)
+    return line, ((draw.spark([point.p99_ms for point in view.trend], width, glyphs), "spark"),)
+
+
+def throughput_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+    """Requests a second over the live devices, failures, and the trend."""
+    totals = view.totals
+    left = ((draw.number(totals.qps, glyphs), "strong"), (" req/s", "faint"))
+    failed = (
+        ((f"{draw.number(totals.failed, glyphs)} failed", "bad"),) if totals.failed else (("none failed", "faint"),)
+    )
+    return (
+        right_align(left, failed, width),
+        ((draw.spark([point.qps for point in view.trend], width, glyphs), "load"),),
+    )
+
+
+def broker_tile(view: View, width: int, glyphs: Glyphs, now_s: float) -> tuple[Line, ...]:
+    """The connection, and how old the data is."""
+    first = link_line(view.link, glyphs, now_s)
+    if draw.width_of(first) + len(view.link.endpoint) + 1 <= width:
+        first = right_align(first, ((view.link.endpoint, "faint"),), width)
+    second = data_age(view, glyphs, now_s)
+    lost = []
+    if view.totals.gaps:
+        lost.append(f"{draw.number(view.totals.gaps, glyphs)} windows missing")
+    if view.totals.malformed:
+        lost.append(f"{draw.number(view.totals.malformed, glyphs)} unreadable")
+    return first, right_align(second, ((", ".join(lost), "warn"),), width)
+
+
+def link_line(link: Link, glyphs: Glyphs, now_s: float) -> Line:
+    """The connection in a few words."""
+    if link.connected:
+        return ((f"{glyphs.states['online']} ", "good"), ("connected", "good"))
+    word = "reconnecting" if link.was_connected else "connecting"
+    waited = f" {draw.age(now_s - link.since_s)}" if now_s - link.since_s >= 1 else ""
+    mark = glyphs.states["offline"] if link.was_connected else glyphs.other_state
+    return ((f"{mark} {word}{glyphs.ellipsis}{waited}", "bad" if link.was_connected else "warn"),)
+
+
+def data_age(view: View, glyphs: Glyphs, now_s: float) -> Line:
+    """How long ago anything was heard; the silence of a broken link is told apart from that of the devices."""
+    if view.totals.last_seen_s is None:
+        return (("no data yet", "faint"),)
+    seconds = now_s - view.totals.last_seen_s
+    if not view.link.connected:
+        return ((f"data {draw.age(seconds)} old", "bad"),)
+    return (
+        ("data ", "faint"),
+        (f"{draw.age(seconds)}", "warn" if seconds > 30 else "text"),
+        (" old" if seconds >= 1 else "", "faint"),
+    )
+
+
+def compact(view: View, width: int, glyphs: Glyphs, now_s: float) -> tuple[Line, ...]:
+    """Two lines for small screens: states and link; percentiles and throughput."""
+    totals = view.totals
+    left = (
+        (" edgekit ", "title"),
+        (f" {draw.count(totals.devices)} dev ", "strong"),
+        *states(totals, glyphs, words=False),
+    )
+    right = (*link_line(view.link, glyphs, now_s), ("  ", "text"), *data_age(view, glyphs, now_s), (" ", "text"))
+    (latency, _), (throughput, _) = latency_tile(view, 0, glyphs), throughput_tile(view, 0, glyphs)
+    second = (
+        (" ", "text"),
+        *latency,
+        (f"  n {draw.number(totals.sample_count, glyphs)}", "faint"),
+        ("   ", "text"),
+        *throughput,
+    )
+    spare = width - draw.width_of(second) - 4
+    trend = ((draw.spark([p.p99_ms for p in view.trend], min(spare, 24), glyphs), "spark"), (" ", "text"))
+    return right_align(left, right, width), right_align(second, trend, width) if spare > 4 else second
+
+
+def nothing_yet(view: View | None, glyphs: Glyphs, now_s: float, *, filtered: str = "") -> tuple[Line, ...]:
+    """What stands in the table's place while it has no rows: why, and what to do."""
+    if view is not None and view.rows and filtered:
+        return (), (("no row matches ", "text"), (filtered, "key")), (("escape shows all again", "faint"),)
+    if view is None or not view.link.connected:
+        endpoint = view.link.endpoint if view else ""
+        why = view.link.state if view else ""
+        return (
+            (),
+            ((f"connecting to broker {endpoint}{glyphs.ellipsis}", "warn"),),
+            ((why, "faint"),),
+            (),
+            (("no broker running? start one with  ", "faint"), ("edgekit broker", "key")),
+        )
+    return (
+        (),
+        ((f"connected to {view.link.endpoint}", "good"), (", no devices yet", "text")),
+        (),
+        (("start one with  ", "faint"), ("edgekit run --config edgekit.toml", "key")),
+        (("or see everything at once with  ", "faint"), ("make demo", "key")),
+    )
+
+
+def centred(lines: Sequence[Line], width: int, height: int) -> tuple[Line, ...]:
+    """Lines in the middle of an area."""
+    above = max(0, (height - len(lines)) // 3)
+    return (*((),) * above, *(((" " * max(0, (width - draw.width_of(line)) // 2), "text"), *line) for line in lines))
