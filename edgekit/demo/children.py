@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from edgekit.errors import EdgekitError
 

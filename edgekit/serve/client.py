@@ -9,7 +9,6 @@ import http.client
 import socket
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
