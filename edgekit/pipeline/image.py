@@ -123,7 +123,8 @@ def normalize(pixels: Array, step: Normalize) -> Array:
     mean = np.asarray(step.mean, np.float32)
     std = np.asarray(step.std, np.float32)
     factor, offset = np.float32(step.scale) / std, -mean / std
-    return pixels.astype(np.float32) * factor + offset
+    scaled: Array = pixels.astype(np.float32) * factor + offset
+    return scaled
 
 
 def layout(pixels: Array, step: Layout) -> Array:
