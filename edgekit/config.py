@@ -54,6 +54,24 @@ def home(environ: Mapping[str, str] = os.environ) -> Home:
     return Home(base / "edgekit")
 
 
+@dataclass(frozen=True, slots=True)
+class Supervisor:
+    """What systemd expects of a daemon. None: it is not asked."""
+
+    notify_socket: str | None = None
+    'A path, or "@name" for an abstract socket.'
+    watchdog_s: float | None = None
+    "It wants a sign of life at least this often."
+
+
+def supervisor(environ: Mapping[str, str] = os.environ) -> Supervisor:
+    """From NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. Source: sd_notify(3), sd_watchdog_enabled(3)."""
+    period = environ.get("WATCHDOG_USEC", "")
+    is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    watchdog_s = int(period) / 1e6 if period.isdigit() and int(period) > 0 and is_ours else None
+    return Supervisor(notify_socket=environ.get("NOTIFY_SOCKET") or None, watchdog_s=watchdog_s)
+
+
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 

@@ -21,7 +21,7 @@ from edgekit.serve.signature import Signature
 if TYPE_CHECKING:
     import numpy as np
     from edgekit.runtimes.session import Session
-    from edgekit.telemetry.recorder import Recorder
+    from edgekit.telemetry.reporter import Recorder
 
 logger = logging.getLogger(__name__)
 
