@@ -58,6 +58,8 @@ class _Head:
     def __init__(self) -> None:
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
+        self.parser = httptools.HttpRequestParser(self)
+        self.keep_alive = False
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -65,20 +67,22 @@ class _Head:
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.lower()] = value
 
+    def on_headers_complete(self) -> None:
+        self.keep_alive = self.parser.should_keep_alive()  # a message without a body is forgotten right after this
+
 
 def parse_head(head: bytes) -> Request:
     """The request line and headers of `head`, which ends in an empty line. Raises RequestError (400)."""
     parts = _Head()
-    parser = httptools.HttpRequestParser(parts)
     try:
-        parser.feed_data(head)
+        parts.parser.feed_data(head)
     except httptools.HttpParserUpgrade:
         pass  # an offer to switch protocols may be ignored (RFC 9110, 7.8)
     except httptools.HttpParserError as e:
         raise RequestError(400, f"not HTTP/1.1: {e}") from e
     path = parts.url.partition(b"?")[0].decode("latin-1")
-    keep_alive = parser.should_keep_alive()
-    return Request(method=parser.get_method().decode(), path=path, headers=parts.headers, keep_alive=keep_alive)
+    method = parts.parser.get_method().decode()
+    return Request(method=method, path=path, headers=parts.headers, keep_alive=parts.keep_alive)
 
 
 def aligned_body(size: int, at: int) -> memoryview:
