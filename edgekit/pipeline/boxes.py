@@ -18,7 +18,8 @@ Array = np.ndarray[Any, Any]
 
 def db_boxes(probability: Array, step: DbBoxes, placement: Placement) -> tuple[Box, ...]:
     """(height, width) text probability -> boxes in the source image's pixels, in reading order."""
-    # The training target is shrunk text; growing the mask by a pixel joins strokes that one weak pixel parts.
+    # One pixel more to the right and below joins strokes that one weak pixel parts; and it makes the pixel centres of
+    # the grown mask the pixel edges of the real one, so all that follows is in edges.
     mask = probability > step.threshold
     mask[1:] |= mask[:-1].copy()
     mask[:, 1:] |= mask[:, :-1].copy()
@@ -78,7 +79,7 @@ def _join(parent: list[int], a: int, b: int) -> None:
 
 
 def _outline(runs: Array) -> Array:
-    """The convex hull of a region's pixel centres as (points, 2) float x, y, by Andrew's monotone chain."""
+    """The convex hull of a region as (points, 2) float x, y, by Andrew's monotone chain."""
     first = np.stack([runs[:, 1], runs[:, 0]], axis=1)
     final = np.stack([runs[:, 2] - 1, runs[:, 0]], axis=1)
     points = sorted(set(map(tuple, np.concatenate([first, final]).tolist())))
@@ -133,31 +134,30 @@ def _sides(corners: Array) -> tuple[float, float]:
 
 
 def _mean_inside(probability: Array, corners: Array) -> float:
-    """Mean probability of the pixels inside a convex quadrilateral, its border included."""
+    """Mean probability of the pixels whose centres lie inside a convex quadrilateral."""
     height, width = probability.shape
     left, top = np.floor(corners.min(axis=0)).astype(int).clip(0, (width - 1, height - 1))
     right, bottom = np.ceil(corners.max(axis=0)).astype(int).clip(0, (width - 1, height - 1))
     y, x = np.mgrid[top : bottom + 1, left : right + 1]
     inside = np.ones(x.shape, bool)
     for (ax, ay), (bx, by) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-        inside &= (bx - ax) * (y - ay) - (by - ay) * (x - ax) >= -1e-6
+        inside &= (bx - ax) * (y + 0.5 - ay) - (by - ay) * (x + 0.5 - ax) >= -1e-6
     return float(probability[top : bottom + 1, left : right + 1][inside].mean()) if inside.any() else 0.0
 
 
 def _grow(corners: Array, ratio: float) -> Array:
     """The rectangle moved outwards by area * ratio / perimeter on each side (DB paper, equation 10)."""
-    width, height = (side + 1 for side in _sides(corners))  # pixels have an extent of one
-    distance = width * height * ratio / (2 * (width + height)) + 0.5
-    right = (corners[1] - corners[0]) / max(width - 1, 1e-9)
-    down = (corners[3] - corners[0]) / max(height - 1, 1e-9)
+    width, height = _sides(corners)
+    distance = width * height * ratio / (2 * (width + height))
+    right, down = (corners[1] - corners[0]) / width, (corners[3] - corners[0]) / height
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
     return np.array([c + distance * (sx * right + sy * down) for c, (sx, sy) in zip(corners, signs, strict=True)])
 
 
 def _to_source(corners: Array, at: Placement) -> tuple[tuple[float, float], ...]:
-    """Corners in the resized image (pixel centres) -> edges in the source image, kept inside it."""
-    x = ((corners[:, 0] + 0.5 - at.left) / at.scale_x).clip(0, at.width)
-    y = ((corners[:, 1] + 0.5 - at.top) / at.scale_y).clip(0, at.height)
+    """Corners in the resized image -> corners in the source image, kept inside it."""
+    x = ((corners[:, 0] - at.left) / at.scale_x).clip(0, at.width)
+    y = ((corners[:, 1] - at.top) / at.scale_y).clip(0, at.height)
     return tuple((round(float(a), 1), round(float(b), 1)) for a, b in zip(x, y, strict=True))
 
 

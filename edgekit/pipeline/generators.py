@@ -140,7 +140,8 @@ def _write(image: Image.Image, at: tuple[int, int], words: str, size: int, ink: 
     draw = ImageDraw.Draw(image)
     draw.text(at, words, fill=ink, font=_font(size))
     left, top, right, bottom = draw.textbbox(at, words, font=_font(size))
-    return (left, top, right, bottom)
+    margin = size / 10  # annotators of text data sets leave some, and a box to read from needs it
+    return (left - margin, top - margin, right + margin, bottom + margin)
 
 
 def _spoil(rng: random.Random, image: Image.Image) -> Image.Image:
