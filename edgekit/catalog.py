@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from edgekit.artifact import sha256_of
+from edgekit.board import Board
 from edgekit.config import NAME_PATTERN
 from edgekit.errors import ArtifactError, CatalogError
 from edgekit.manifest import Model, Source, problem_in
-from edgekit.strict import read_toml
+from edgekit.strict import read_table, read_toml
 
 MANIFEST_NAME = "model.toml"
 FORMATS = {".onnx": "onnx", ".tflite": "tflite"}
@@ -24,6 +26,24 @@ def data_folder(name: str) -> Path:
     package = Path(__file__).resolve().parent
     checkout = package.parent / name
     return checkout if (package.parent / "pyproject.toml").is_file() and checkout.is_dir() else package / "_data" / name
+
+
+def load_boards() -> tuple[Board, ...]:
+    """Every board profile, by id. Raises CatalogError for the first file that does not hold."""
+    return tuple(load_board(path) for path in sorted(data_folder("devices").glob("*.toml")))
+
+
+def load_board(path: Path) -> Board:
+    """One board profile. Raises CatalogError naming the file, the key and the nearest known key."""
+    board = read_toml(path, Board, error=CatalogError)
+    if board.id != path.stem or not re.match(NAME_PATTERN, board.id):
+        raise CatalogError(path, "id", f"'{board.id}' must be the file's own name, of a-z, 0-9, '_' and '-'")
+    return board
+
+
+def board_tables() -> tuple[dict[str, Any], ...]:
+    """Every board profile as its file holds it: for the probe, which also runs where edgekit's types do not."""
+    return tuple(read_table(path, error=CatalogError) for path in sorted(data_folder("devices").glob("*.toml")))
 
 
 def load_models() -> tuple[Model, ...]:

@@ -26,15 +26,19 @@ _AT = re.compile(r" - at `\$?(?P<where>[^`]*)`$")
 
 def read_toml(path: Path, kind: type[T], *, error: type[ConfigError] = ConfigError) -> T:
     """The file as a `kind`. Raises `error` naming the file, the key and what is wrong."""
+    return convert(read_table(path, error=error), kind, path=path, error=error)
+
+
+def read_table(path: Path, *, error: type[ConfigError] = ConfigError) -> dict[str, Any]:
+    """The TOML file as it stands, unchecked. Raises `error` when it cannot be read or is no TOML."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as e:
         raise error(path, None, "no such file") from e
     except (OSError, UnicodeDecodeError) as e:
         raise error(path, None, f"cannot be read: {e}") from e
     except tomllib.TOMLDecodeError as e:
         raise error(path, None, f"not TOML: {e}") from e
-    return convert(table, kind, path=path, error=error)
 
 
 def read_json(path: Path, kind: type[T], *, error: type[ConfigError] = ConfigError) -> T:

@@ -1,0 +1,136 @@
+"""The facts of one machine, read from files only: what `edgekit probe` prints and everything else decides by."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+
+from edgekit.device import npu_cards, npu_socs, nvidia
+from edgekit.device.accelerators import Accelerator, Scene
+from edgekit.device.bus import pci_devices, usb_devices
+from edgekit.device.cpu import Cpu, arm_parts, read_cpu
+from edgekit.device.devicetree import DeviceTree
+from edgekit.device.identity import (
+    BoardFacts, Match, Profile, board_facts, device_id, identify, pi_revision_bytes, rank, soc,
+)  # fmt: skip
+from edgekit.device.installed import InstalledRuntime, read_runtimes
+from edgekit.device.memory import Memory, read_memory, read_meminfo
+from edgekit.device.system import OsFacts, PowerFacts, StorageFacts, read_os, read_power, read_storage
+from edgekit.device.tree import Tree
+
+_ON_PACKAGE = ("intel_npu", "amd_xdna")
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What this machine is, at boot. None anywhere below: cannot tell; never a guess."""
+
+    device_id: Optional[str]
+    "Stable, from hardware; matches [a-z0-9_-]{1,63}."
+    board: BoardFacts
+    memory: Memory
+    cpu: Cpu
+    accelerators: Tuple[Accelerator, ...]
+    runtimes: Tuple[InstalledRuntime, ...]
+    os: OsFacts
+    power: PowerFacts
+    storage: StorageFacts
+    notes: Tuple[str, ...] = ()
+    "What is odd about this unit, and what it means."
+
+
+def probe(root: Union[str, Path] = "/", profiles: Iterable[Profile] = ()) -> Facts:
+    """The facts of the machine whose files lie below `root`; never raises on what the files hold.
+
+    Args:
+        root: "/" for this machine, else a captured file tree: then nothing of this machine is mixed in but the
+            installed runtimes, and permissions are not judged.
+        profiles: the declared boards, as `edgekit.catalog.board_tables` gives them.
+    """
+    tree = Tree(root)
+    dt = DeviceTree(tree)
+    cpu = read_cpu(tree)
+    pci, usb = pci_devices(tree), usb_devices(tree)
+    chip = soc(tree, dt, cpu.model)
+    scene = Scene(tree, dt, chip, pci, usb, tree.line("proc/version") or "", arm_parts(tree))
+    if chip is None and nvidia.is_gb10(scene):
+        scene = scene._replace(soc="GB10")
+    ids = (tuple(device.id for device in pci), tuple(device.id for device in usb))
+    identity = identify(tree, dt, cpu_model=cpu.model, machine=cpu.kernel_machine, ids=ids)
+    accelerators = tuple(nvidia.find(scene) + npu_socs.find(scene) + npu_cards.find(scene))
+    memory_total = read_meminfo(tree).get("MemTotal") or None
+    matches = rank(identity, profiles, memory_total)
+    board = board_facts(tree, identity, matches, scene.soc)
+    memory = read_memory(
+        tree,
+        model=_memory_model(scene, accelerators),
+        declared_bytes=_declared(tree, board, matches),
+        reserved=dt.reserved(),
+    )
+    return Facts(
+        device_id=device_id(tree),
+        board=board,
+        memory=memory,
+        cpu=cpu,
+        accelerators=accelerators,
+        runtimes=read_runtimes(),
+        os=read_os(tree),
+        power=read_power(tree),
+        storage=read_storage(tree),
+        notes=tuple(_notes(memory, cpu, accelerators, matches)),
+    )
+
+
+def as_json(facts: Facts) -> Dict[str, Any]:
+    """The facts as plain values, keys as the fields are named."""
+    return asdict(facts)
+
+
+def _memory_model(scene: Scene, accelerators: Tuple[Accelerator, ...]) -> Optional[str]:
+    """Of the whole machine. An add-in NPU and the name of an x86 CPU say nothing about the host's memory."""
+    kinds = {accelerator.kind for accelerator in accelerators}
+    if kinds & {"cuda_dgpu", "gpu_paravirtual"}:
+        return "discrete"
+    virtual = "linux,dummy-virt" in scene.dt.compatible
+    if "cuda_igpu" in kinds or kinds & set(_ON_PACKAGE) or (scene.dt.compatible and not virtual):
+        return "unified"
+    return None
+
+
+def _declared(tree: Tree, board: BoardFacts, matches: List[Match]) -> Optional[int]:
+    by_code = pi_revision_bytes(tree) if "raspberrypi," in " ".join(board.compatible) else None
+    by_profile = matches[0].profile.get("memory_bytes") if matches else None
+    return by_code or (by_profile if isinstance(by_profile, int) else None)
+
+
+def _notes(
+    memory: Memory, cpu: Cpu, accelerators: Tuple[Accelerator, ...], matches: List[Match]
+) -> List[str]:
+    notes = []
+    if cpu.userland_bits == 32:
+        notes.append("32-bit userland: one process maps 3 GiB at most, and onnxruntime has no wheels for it")
+    if cpu.userland_bits == 32 and cpu.kernel_machine in ("aarch64", "x86_64"):
+        notes.append(f"the kernel is 64-bit ({cpu.kernel_machine}), the programs are 32-bit: wheels must be too")
+    if memory.swap_bytes and memory.total_bytes:
+        notes.append(f"{memory.swap_bytes // _MIB} MiB of swap are not counted as memory")
+    if matches:
+        notes += _mismatches(matches[0].profile, accelerators)
+    return notes
+
+
+def _mismatches(profile: Profile, accelerators: Tuple[Accelerator, ...]) -> List[str]:
+    """The profile never answers what is here; where it and the machine disagree, that is worth a line."""
+    found = {accelerator.kind for accelerator in accelerators}
+    declared = [entry.get("kind") for entry in profile.get("accelerator", ()) if not entry.get("optional")]
+    return [
+        f"the profile {profile.get('id')} declares {kind}, which this unit does not show: off in firmware, or hidden"
+        for kind in declared
+        if kind not in found
+    ]
+
+
+def without_momentary(facts: Facts) -> Facts:
+    """The facts less what changes between two runs or Pythons: for comparing."""
+    return replace(facts, runtimes=(), memory=replace(facts.memory, available_bytes=None))
