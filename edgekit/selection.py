@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from edgekit.bench.record import Measurement, Settings
+from edgekit.bench.record import Latency, Measurement, Settings
+from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, speed_up
+from edgekit.errors import NoUsableArtifact, UsageError
+
+OBJECTIVES = ("latency", "throughput", "memory", "balanced")
+PERCENTILES: Mapping[str, int] = {"p50": 8, "p90": SAMPLES_FOR_P90, "p99": SAMPLES_FOR_P99}
+"""Percentiles that a latency bound may name, and the samples that each needs."""
+WEIGHTS: Mapping[str, float] = {"throughput": 0.4, "memory": 0.3, "accuracy": 0.2, "deployability": 0.1}
+_MIB = 2**20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +26,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     accuracy_floor: float = 0.99
     objective: str = "latency"
+    weights: Mapping[str, float] = WEIGHTS
+    "For the objective `balanced`."
+    min_gain: float = 0.03
+    "A gain counts when even the confidence bound that speaks against it is above this share."
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +58,214 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     "True when nothing was measured here and a rule of thumb stands in."
 
 
+class _Benefit(msgspec.Struct, frozen=True):
+    """How good a candidate is for the objective, more is better; low and high by the confidence interval."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def check_limits(limits: Limits) -> None:
+    """Raises UsageError for an objective or percentile that edgekit does not know, or weights that do not add up."""
+    if limits.objective not in OBJECTIVES:
+        raise UsageError(f"objective '{limits.objective}' is not one of {', '.join(OBJECTIVES)}")
+    if limits.latency_percentile not in PERCENTILES:
+        raise UsageError(f"percentile '{limits.latency_percentile}' is not one of {', '.join(PERCENTILES)}")
+    if set(limits.weights) != set(WEIGHTS) or abs(sum(limits.weights.values()) - 1) > 1e-6:
+        raise UsageError(f"weights must name {', '.join(WEIGHTS)} and add up to 1")
+
+
 def select(measurements: Sequence[Measurement], limits: Limits) -> Selection:
-    """The best measured candidate within the limits. Raises NoUsableArtifact."""
-    raise NotImplementedError
+    """The best measured candidate within the limits.
+
+    Hard limits come first. Among what is left the objective decides, but a lead counts only when it is proven
+    (`Limits.min_gain`); of those that are tied with the best, the more accurate wins, then the simpler.
+
+    Raises NoUsableArtifact with every candidate's reason, UsageError for limits that make no sense.
+    """
+    check_limits(limits)
+    refused = [(m.candidate, why) for m in measurements if (why := why_not(m, limits))]
+    names = {name for name, _ in refused}
+    usable = [m for m in measurements if m.candidate not in names]
+    if not usable:
+        raise NoUsableArtifact(measurements[0].model if measurements else "", refused)
+    benefits = {m.candidate: _benefit(m, usable, limits) for m in usable}
+    best = max(usable, key=lambda m: benefits[m.candidate].middle)
+    tied = [m for m in usable if not _leads(benefits[best.candidate], benefits[m.candidate], limits)]
+    chosen = min(tied, key=lambda m: _preference(m, benefits))
+    losers = [(m.candidate, _why_lost(m, chosen, benefits, limits)) for m in usable if m is not chosen]
+    return Selection(
+        model=chosen.model,
+        artifact=chosen.artifact,
+        artifact_sha256=chosen.artifact_sha256,
+        precision=chosen.precision,
+        settings=chosen.settings,
+        reasons=_reasons(chosen, best, measurements, limits),
+        rejections=tuple(Rejection(candidate=name, reason=why) for name, why in [*losers, *refused]),
+        p50_ms=chosen.latency.p50_ms if chosen.latency else None,
+        p99_ms=chosen.latency.p99_ms if chosen.latency else None,
+        peak_memory_bytes=chosen.peak_memory_bytes,
+        accuracy_ratio=chosen.accuracy_ratio,
+        limits=limits,
+    )
+
+
+def why_not(measurement: Measurement, limits: Limits) -> str | None:
+    """The first hard limit that the candidate does not keep, with its numbers, or None."""
+    m = measurement
+    if m.failure is not None or m.latency is None:
+        return m.failure or "was not measured"
+    if not m.fit:
+        return f"build marked it unfit: {m.why_unfit or 'no reason given'}"
+    return _why_too_big(m, limits) or _why_inaccurate(m, limits) or _why_slow(m.latency, limits) or _why_few(m, limits)
+
+
+def _why_too_big(m: Measurement, limits: Limits) -> str | None:
+    if limits.memory_bytes is None:
+        return None
+    if m.peak_memory_bytes is None:
+        return "its peak memory could not be measured on this system"
+    if m.peak_memory_bytes > limits.memory_bytes:
+        return f"peaks at {m.peak_memory_bytes / _MIB:.0f} MiB, {limits.memory_bytes / _MIB:.0f} MiB allowed"
+    return None
+
+
+def _why_inaccurate(m: Measurement, limits: Limits) -> str | None:
+    if limits.accuracy_floor <= 0:
+        return None
+    if m.accuracy_ratio is None:
+        return "its accuracy was never measured; an accuracy floor of 0 accepts that"
+    if m.accuracy_ratio < limits.accuracy_floor:
+        return f"keeps {m.accuracy_ratio:.1%} of the standard's accuracy, {limits.accuracy_floor:.1%} required"
+    return None
+
+
+def _why_slow(latency: Latency, limits: Limits) -> str | None:
+    bound, name = limits.latency_ms, limits.latency_percentile
+    if bound is None:
+        return None
+    value = {"p50": latency.p50_ms, "p90": latency.p90_ms, "p99": latency.p99_ms}[name]
+    if value is not None:
+        return f"{name} {value:.2f} ms, {bound:g} ms allowed" if value > bound else None
+    if latency.p50_low_ms > bound:
+        return f"even its median, {latency.p50_ms:.2f} ms, is above the {bound:g} ms allowed"
+    needed = PERCENTILES[name]
+    return f"{name} not supported ({latency.sample_count} samples, {needed} needed): measure it with --samples {needed}"
+
+
+def _why_few(m: Measurement, limits: Limits) -> str | None:
+    if limits.qps is None:
+        return None
+    given = m.throughput_qps or 0.0
+    return f"answers {given:.1f} queries/s, {limits.qps:g} required" if given < limits.qps else None
+
+
+def _benefit(m: Measurement, usable: Sequence[Measurement], limits: Limits) -> _Benefit:
+    """By objective: 1/median, queries/s, 1/peak memory, or the weighted score."""
+    latency = m.latency
+    assert latency is not None
+    if limits.objective == "memory":
+        value = 1 / (m.peak_memory_bytes or 2**62)
+        return _Benefit(value, value, value)
+    slow, fast = latency.p50_ms / latency.p50_high_ms, latency.p50_ms / latency.p50_low_ms
+    if limits.objective == "latency":
+        return _Benefit(slow / latency.p50_ms, 1 / latency.p50_ms, fast / latency.p50_ms)
+    qps = m.throughput_qps or 0.0
+    if limits.objective == "throughput":
+        return _Benefit(qps * slow, qps, qps * fast)
+    terms = score_terms(m, usable)
+    rest = sum(limits.weights[name] * value for name, value in terms.items() if name != "throughput")
+    share = limits.weights["throughput"] * terms["throughput"]
+    return _Benefit(rest + share * slow, rest + share, rest + share * fast)
+
+
+def score_terms(m: Measurement, usable: Sequence[Measurement]) -> dict[str, float]:
+    """The terms of the weighted score, each in 0 to 1 where 1 is the best of the candidates that keep the limits.
+
+    throughput: queries/s over the most; memory: the least peak over its own; accuracy: ratio over the highest;
+    deployability: half for the file's size (smallest over its own), half for the cold start (shortest over its own).
+    """
+
+    def less_is_better(values: Mapping[str, float]) -> float:
+        least, own = min(values.values()), values[m.candidate]
+        return least / own if own else 1.0
+
+    most = max(other.throughput_qps or 0.0 for other in usable)
+    accurate = max(other.accuracy_ratio or 0.0 for other in usable)
+    size = less_is_better({other.candidate: float(other.size_bytes) for other in usable})
+    start = less_is_better({other.candidate: other.start.total_ms if other.start else 1e9 for other in usable})
+    return {
+        "throughput": (m.throughput_qps or 0.0) / most if most else 0.0,
+        "memory": less_is_better({other.candidate: float(other.peak_memory_bytes or 2**62) for other in usable}),
+        "accuracy": (m.accuracy_ratio or 0.0) / accurate if accurate else 0.0,
+        "deployability": (size + start) / 2,
+    }
+
+
+def _leads(best: _Benefit, other: _Benefit, limits: Limits) -> bool:
+    """Whether the lead of `best` counts: also when both are as unlucky as the confidence intervals allow."""
+    return best is not other and best.low > other.high * (1 + limits.min_gain)
+
+
+def _preference(m: Measurement, benefits: Mapping[str, _Benefit]) -> tuple[float, int, int, float]:
+    """Order among ties: more accurate (to a tenth of a percent), the standard itself, fewer threads, better."""
+    accuracy = -round(m.accuracy_ratio if m.accuracy_ratio is not None else 0.0, 3)
+    return (accuracy, m.artifact != "standard", m.settings.threads, -benefits[m.candidate].middle)
+
+
+def _why_lost(m: Measurement, chosen: Measurement, benefits: Mapping[str, _Benefit], limits: Limits) -> str:
+    mine, its = benefits[m.candidate], benefits[chosen.candidate]
+    figure = _figure(m, limits)
+    if mine.middle > its.middle:
+        gain = mine.middle / its.middle - 1
+        return f"{figure}: {gain:.1%} better, not surely more than {limits.min_gain:.0%}; ties go to the {_virtue(m, chosen)}"
+    return f"{figure}: {its.middle / mine.middle:.2f}x worse than the selected"
+
+
+def _virtue(m: Measurement, chosen: Measurement) -> str:
+    return "more accurate" if (chosen.accuracy_ratio or 0) - (m.accuracy_ratio or 0) >= 0.001 else "simpler"
+
+
+def _figure(m: Measurement, limits: Limits) -> str:
+    """The number that the objective looks at."""
+    if limits.objective == "memory":
+        return f"peak {(m.peak_memory_bytes or 0) / _MIB:.0f} MiB"
+    if limits.objective == "throughput":
+        return f"{m.throughput_qps or 0:.1f} queries/s"
+    return f"p50 {m.latency.p50_ms:.2f} ms" if m.latency else "not measured"
+
+
+def _reasons(
+    chosen: Measurement, best: Measurement, measurements: Sequence[Measurement], limits: Limits
+) -> tuple[str, ...]:
+    assert chosen.latency is not None
+    low, high = chosen.latency.p50_low_ms, chosen.latency.p50_high_ms
+    reasons = [f"p50 {chosen.latency.p50_ms:.2f} ms ({low:.2f} to {high:.2f} at 99 % confidence), {_wanted(limits)}"]
+    if best is not chosen:
+        reasons.append(f"{best.candidate} leads by less than can be proven; the {_virtue(best, chosen)} is kept")
+    reasons += _against_the_other_kind(chosen, measurements)
+    if chosen.latency.p99_ms is None:
+        reasons.append(f"p99 not supported ({chosen.latency.sample_count} samples, {SAMPLES_FOR_P99} needed)")
+    reasons += [f"doubtful conditions: {doubt}" for doubt in chosen.conditions.judged_bad]
+    return tuple(reasons)
+
+
+def _wanted(limits: Limits) -> str:
+    bounds = [f"{limits.latency_percentile} within {limits.latency_ms:g} ms"] if limits.latency_ms is not None else []
+    bounds += [f"{limits.qps:g} queries/s"] if limits.qps is not None else []
+    bounds += [f"{limits.memory_bytes / _MIB:.0f} MiB"] if limits.memory_bytes is not None else []
+    return f"best for {limits.objective}" + (f" under {', '.join(bounds)}" if bounds else "")
+
+
+def _against_the_other_kind(chosen: Measurement, measurements: Sequence[Measurement]) -> list[str]:
+    """Flash against standard, each at its fastest: the question that edgekit exists for."""
+    is_standard = chosen.artifact == "standard"
+    others = [(m, m.latency) for m in measurements if (m.artifact == "standard") != is_standard and m.latency]
+    if not others or chosen.latency is None:
+        return []
+    other, latency = min(others, key=lambda pair: pair[1].p50_ms)
+    times, least, most = speed_up(latency, chosen.latency)
+    word = "faster" if times >= 1 else "the speed, that is slower,"
+    kind = "Flash" if is_standard else "the standard"
+    return [f"{times:.2f}x {word} than {kind} at its best ({other.candidate}; {least:.2f}x to {most:.2f}x)"]

@@ -12,7 +12,7 @@ from edgekit.runtimes.available import installed_runtimes, installed_version
 from edgekit.runtimes.axes import session_axes
 from edgekit.runtimes.session import RUNTIMES, SessionSettings
 
-CPU_PROVIDERS = (("CPUExecutionProvider", {}),)
+CPU_PROVIDERS: tuple[tuple[str, Mapping[str, str]], ...] = (("CPUExecutionProvider", {}),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

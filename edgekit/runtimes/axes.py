@@ -14,21 +14,24 @@ OPEN = -1
 
 
 def session_axes(model: Model, overrides: Mapping[str, int], fixed: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The manifest's axes as `SessionSettings.axes`: `INPUT[i]` -> size, for every named axis that is not `fixed`.
+    """The manifest's shapes as `SessionSettings.axes`: `INPUT[i]` -> size, for every axis of every declared input.
 
-    `overrides` wins over the manifest's default (the first allowed value) and may hold the artifact's own axis names,
-    which are handed through: all of it for a bare file, whose manifest names no axes. Without a size an axis is left
-    out, so that opening the session says which one is missing.
+    Args:
+        overrides: axis -> size, before the manifest's default (the first allowed value); `OPEN` leaves it dynamic.
+            Names that the manifest does not know are handed through: they are the artifact's own.
+        fixed: axes that this artifact has built in, with their sizes.
+
+    An axis without a size is left out, so that opening the session says which one is missing.
     """
-    chosen = {name: values[0] for name, values in model.axes.items()} | dict(overrides)
+    chosen = {name: values[0] for name, values in model.axes.items()} | dict(overrides) | dict(fixed or {})
     named = {axis for spec in model.inputs for axis in spec.shape if isinstance(axis, str)}
-    axes = {
-        f"{spec.name}[{i}]": chosen[axis]
+    sizes = {
+        f"{spec.name}[{i}]": axis if isinstance(axis, int) else chosen.get(axis)
         for spec in model.inputs
         for i, axis in enumerate(spec.shape)
-        if isinstance(axis, str) and axis in chosen and axis not in (fixed or {})
     }
-    return axes | {name: size for name, size in overrides.items() if name not in named}
+    known = {place: size for place, size in sizes.items() if size is not None}
+    return known | {name: size for name, size in overrides.items() if name not in named}
 
 
 def bind(path: Path, inputs: Sequence[TensorSpec], axes: Mapping[str, int]) -> tuple[TensorSpec, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ try:
 except ImportError as e:
     raise RuntimeUnavailable("openvino", f"cannot be imported: {e}", "pip install openvino") from e
 
+_UNCONVERTED = re.compile(r"Conversion is failed for: (.*)")
 _NOT_WORK = frozenset({"Const", "Constant", "Input", "Output", "Parameter", "Result"})
 
 
@@ -109,6 +111,8 @@ def _spec(port: Any) -> TensorSpec:
 
 def _one_line(error: BaseException) -> str:
     """OpenVINO's message without its own source places, on one line."""
+    if failed := _UNCONVERTED.search(str(error)):
+        return f"it has no way to carry out {failed[1].strip()}"
     lines = [line.strip() for line in str(error).splitlines()]
     kept = [line for line in lines if line and not line.startswith(("Exception from", "Check '", "FrontEnd API"))]
     text = " ".join(kept) or " ".join(lines)

@@ -1,0 +1,20 @@
+"""The inputs that every query of a measurement uses: realistic ones where the model declares data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from edgekit.bench.protocol import Opened
+from edgekit.manifest import Model
+from edgekit.pipeline.data import example
+
+
+def write_inputs(path: Path, model: Model, opened: Opened, axes: Mapping[str, int]) -> None:
+    """Write one set of inputs, as the loaded artifact takes them, to an .npz.
+
+    Raises what `pipeline.data.example` raises (CatalogError, InputError).
+    """
+    np.savez(path, **example(model, opened.inputs, axes))  # type: ignore[arg-type]

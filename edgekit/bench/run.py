@@ -1,0 +1,203 @@
+"""Measure candidates, each in a process of its own and in turns, so that drift and crashes hit no one else."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from edgekit.bench import protocol as say
+from edgekit.bench.candidates import Candidate, to_record
+from edgekit.bench.conditions import conditions, this_device
+from edgekit.bench.inputs import write_inputs
+from edgekit.bench.process import CandidateFailed, Process
+from edgekit.bench.record import Conditions, Latency, Measurement, Start
+from edgekit.bench.stats import MIN_SAMPLES, latency
+from edgekit.errors import EdgekitError
+from edgekit.manifest import Model
+
+Progress = Callable[[str, float], None]
+"""Called with what is going on and the share that is done (0 to 1)."""
+
+_ROUNDS = 5
+_IDLE_S = 0.5
+"The least pause before a first query counts as one after idle."
+_START_TIMEOUT_S = 180.0
+_WARM_UP_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How long and how often."""
+
+    seconds: float = 5.0
+    "For each candidate, warm-up not counted."
+    min_samples: int = MIN_SAMPLES
+    "Measured on beyond `seconds` until there are so many: 64 for a p90, 662 for a p99."
+    max_samples: int = 20_000
+    memory_limit_bytes: int | None = None
+    start_timeout_s: float = _START_TIMEOUT_S
+    hang_timeout_s: float = 60.0
+    "How much longer than asked a worker may stay silent."
+    at_once: int = 8
+    "The most workers alive at the same time; one is measured, the others sleep."
+    seed: int | None = None
+    "Of the order within each round; None: another one each time."
+
+
+@dataclass(slots=True)
+class _Run:
+    """One candidate while it is measured."""
+
+    candidate: Candidate
+    process: Process
+    start: Start | None = None
+    runtime_version: str | None = None
+    samples_ms: list[float] = field(default_factory=list)
+    after_idle_ms: list[float] = field(default_factory=list)
+    last_s: float = 0.0
+    failure: str | None = None
+    placed: say.Placed | None = None
+
+
+def bench(
+    model: Model, candidates: Sequence[Candidate], plan: Plan | None = None, *, progress: Progress | None = None
+) -> list[Measurement]:
+    """A row for every candidate, in the order given; one that fails has its reason instead of a latency."""
+    plan = plan or Plan()
+    tell = progress or (lambda _text, _share: None)
+    taken: list[Measurement] = []
+    for start in range(0, len(candidates), plan.at_once):
+        group = candidates[start : start + plan.at_once]
+        share = (start / len(candidates), len(group) / len(candidates))
+        taken += _bench_group(
+            model,
+            group,
+            plan,
+            lambda text, done, s=share: tell(text, s[0] + done * s[1]),  # type: ignore[misc]
+        )
+    tell("done", 1.0)
+    return taken
+
+
+def _bench_group(model: Model, group: Sequence[Candidate], plan: Plan, tell: Progress) -> list[Measurement]:
+    before = conditions()
+    runs = [_Run(candidate=c, process=Process(memory_limit_bytes=plan.memory_limit_bytes)) for c in group]
+    try:
+        with tempfile.TemporaryDirectory(prefix="edgekit-bench-") as folder:
+            for i, run in enumerate(runs):
+                tell(f"starting {run.candidate.name}", _WARM_UP_SHARE * i / len(runs))
+                _guarded(run, lambda run=run, i=i: _begin(model, run, Path(folder) / f"{i}.npz", plan))  # type: ignore[misc]
+            _rounds(runs, plan, tell)
+        for run in runs:
+            _guarded(run, lambda run=run: _finish(run, plan))  # type: ignore[misc]
+    finally:
+        for run in runs:
+            run.process.close()
+    return [_row(model, run, before) for run in runs]
+
+
+def _guarded(run: _Run, step: Callable[[], None]) -> None:
+    """Carry out a step of a candidate that still lives; its failure is its own."""
+    if run.failure is not None:
+        return
+    try:
+        step()
+    except CandidateFailed as e:
+        run.failure = str(e)
+        run.process.close()  # frees its memory for the others
+
+
+def _begin(model: Model, run: _Run, inputs: Path, plan: Plan) -> None:
+    candidate = run.candidate
+    opened = run.process.ask(
+        say.Open(path=str(candidate.artifact.path), settings=candidate.settings),
+        say.Opened,
+        timeout_s=plan.start_timeout_s,
+    )
+    run.runtime_version = opened.runtime_version
+    try:
+        write_inputs(inputs, model, opened, candidate.artifact.record.axes)
+    except EdgekitError as e:
+        raise CandidateFailed(f"no inputs for it: {e}") from e
+    first = run.process.ask(say.First(inputs=str(inputs)), say.Times, timeout_s=plan.start_timeout_s)
+    run.start = Start(import_ms=opened.import_ms, load_ms=opened.load_ms, first_ms=first.times_ms[0])
+    run.process.ask(
+        say.WarmUp(max_s=max(1.0, plan.seconds / 2)), say.Times, timeout_s=plan.hang_timeout_s + plan.seconds
+    )
+    run.last_s = time.monotonic()
+
+
+def _rounds(runs: Sequence[_Run], plan: Plan, tell: Progress) -> None:
+    """Measure in turns, in another order each round; stop a candidate that has its samples."""
+    order = random.Random(plan.seed)
+    slice_s = plan.seconds / _ROUNDS
+    steps = _ROUNDS * len(runs)
+    done = 0
+    for _ in range(_ROUNDS):
+        for run in order.sample(list(runs), len(runs)):
+            tell(f"measuring {run.candidate.name}", _WARM_UP_SHARE + (1 - _WARM_UP_SHARE) * done / steps)
+            done += 1
+            _guarded(run, lambda run=run: _slice(run, slice_s, plan))  # type: ignore[misc]
+    for run in runs:
+        while run.failure is None and len(run.samples_ms) < plan.min_samples:  # slower than its time
+            tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {plan.min_samples} samples", 1.0)
+            _guarded(run, lambda run=run: _slice(run, slice_s, plan))  # type: ignore[misc]
+
+
+def _slice(run: _Run, seconds: float, plan: Plan) -> None:
+    wanted = plan.max_samples - len(run.samples_ms)
+    if wanted <= 0:
+        return
+    time.sleep(max(0.0, _IDLE_S - (time.monotonic() - run.last_s)))
+    share = -(-plan.max_samples // _ROUNDS)
+    reply = run.process.ask(
+        say.Measure(seconds=seconds, max_samples=min(wanted, share) + 1),
+        say.Times,
+        timeout_s=seconds + plan.hang_timeout_s,
+    )
+    run.last_s = time.monotonic()
+    # the first query after a pause finds cold caches and a lowered clock: a figure of its own
+    run.after_idle_ms.append(reply.times_ms[0])
+    run.samples_ms += reply.times_ms[1:]
+
+
+def _finish(run: _Run, plan: Plan) -> None:
+    run.placed = run.process.ask(say.Place(), say.Placed, timeout_s=plan.start_timeout_s)
+    if run.placed.unused and not run.candidate.settings.allow_fallback and run.candidate.settings.delegate:
+        raise CandidateFailed(f"{', '.join(run.placed.unused)} was asked for and ran none of the operators")
+
+
+def _row(model: Model, run: _Run, before: Conditions) -> Measurement:
+    record, placed = run.candidate.artifact.record, run.placed
+    figures: Latency | None = latency(run.samples_ms) if run.failure is None else None
+    accuracy = record.accuracy
+    # a float32 file that was made from nothing is the yardstick itself
+    standard = 1.0 if record.made_from_sha256 is None and record.precision == "float32" else None
+    return Measurement(
+        model=model.name,
+        artifact=record.name,
+        artifact_sha256=record.sha256,
+        precision=record.precision,
+        size_bytes=record.size_bytes,
+        settings=to_record(run.candidate.settings, run.runtime_version),
+        latency=figures,
+        start=run.start,
+        after_idle_ms=median(run.after_idle_ms) if run.after_idle_ms else None,
+        peak_memory_bytes=placed.peak_memory_bytes if placed else None,
+        throughput_qps=1000 / figures.mean_ms if figures else None,
+        accuracy_value=accuracy.value if accuracy else None,
+        accuracy_ratio=accuracy.ratio if accuracy else standard,
+        fit=record.fit,
+        why_unfit=record.why_unfit,
+        ops_by_provider=placed.ops_by_provider if placed else {},
+        partitions=placed.partitions if placed else None,
+        conditions=before,
+        failure=run.failure,
+        device=this_device(),
+        taken_at_unix_ms=time.time_ns() // 1_000_000,
+    )
