@@ -56,6 +56,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     is_prior: bool = False
     "True when nothing was measured here and a rule of thumb stands in."
+    device: Mapping[str, str] = {}
+    "The machine on which it was measured, as `Measurement.device`."
 
 
 class _Benefit(msgspec.Struct, frozen=True):
@@ -108,6 +110,7 @@ def select(measurements: Sequence[Measurement], limits: Limits) -> Selection:
         peak_memory_bytes=chosen.peak_memory_bytes,
         accuracy_ratio=chosen.accuracy_ratio,
         limits=limits,
+        device=chosen.device,
     )
 
 
@@ -216,10 +219,11 @@ def _preference(m: Measurement, benefits: Mapping[str, _Benefit]) -> tuple[float
 
 def _why_lost(m: Measurement, chosen: Measurement, benefits: Mapping[str, _Benefit], limits: Limits) -> str:
     mine, its = benefits[m.candidate], benefits[chosen.candidate]
-    figure = _figure(m, limits)
+    figure = _figure(m, mine, limits)
     if mine.middle > its.middle:
         gain = mine.middle / its.middle - 1
-        return f"{figure}: {gain:.1%} better, not surely more than {limits.min_gain:.0%}; ties go to the {_virtue(m, chosen)}"
+        sure = f"not surely more than {limits.min_gain:.0%}"
+        return f"{figure}: {gain:.1%} better, {sure}; ties go to the {_virtue(m, chosen)}"
     return f"{figure}: {its.middle / mine.middle:.2f}x worse than the selected"
 
 
@@ -227,8 +231,10 @@ def _virtue(m: Measurement, chosen: Measurement) -> str:
     return "more accurate" if (chosen.accuracy_ratio or 0) - (m.accuracy_ratio or 0) >= 0.001 else "simpler"
 
 
-def _figure(m: Measurement, limits: Limits) -> str:
+def _figure(m: Measurement, benefit: _Benefit, limits: Limits) -> str:
     """The number that the objective looks at."""
+    if limits.objective == "balanced":
+        return f"score {benefit.middle:.3f}"
     if limits.objective == "memory":
         return f"peak {(m.peak_memory_bytes or 0) / _MIB:.0f} MiB"
     if limits.objective == "throughput":
@@ -266,6 +272,7 @@ def _against_the_other_kind(chosen: Measurement, measurements: Sequence[Measurem
         return []
     other, latency = min(others, key=lambda pair: pair[1].p50_ms)
     times, least, most = speed_up(latency, chosen.latency)
-    word = "faster" if times >= 1 else "the speed, that is slower,"
     kind = "Flash" if is_standard else "the standard"
-    return [f"{times:.2f}x {word} than {kind} at its best ({other.candidate}; {least:.2f}x to {most:.2f}x)"]
+    how = f"{times:.2f}x as fast as" if times >= 1 else f"{1 / times:.2f}x slower than"
+    sure = f"; between {least:.2f}x and {most:.2f}x as fast" if times >= 1 else ""
+    return [f"{how} {kind} at its best ({other.candidate}{sure})"]

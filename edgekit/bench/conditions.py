@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from edgekit.bench.record import Conditions
+from edgekit.device import sensors
 from edgekit.device.cpu import read_cpu
 from edgekit.device.tree import Tree
 
@@ -23,33 +23,27 @@ def this_device(root: str | Path = "/") -> dict[str, str]:
     }
 
 
-def conditions(root: str | Path = "/", *, own_load: float = 0.0) -> Conditions:
-    """The conditions now. `own_load` is what this process itself adds to the load average."""
+def conditions(root: str | Path = "/") -> Conditions:
+    """The conditions now, and what speaks against trusting figures taken under them."""
     tree = Tree(root)
-    cpu = read_cpu(tree)
-    load = _load_1min(tree)
+    cpu, reading = read_cpu(tree), sensors.read(root)
     governor = tree.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", 64)
     governor = governor.strip() if governor else None
     doubts = []
-    if load is not None and cpu.cores_online and load - own_load > _BUSY_SHARE * cpu.cores_online:
-        doubts.append(f"others keep {load - own_load:.1f} of {cpu.cores_online} cores busy")
+    if reading.load_1m is not None and cpu.cores_online and reading.load_1m > _BUSY_SHARE * cpu.cores_online:
+        doubts.append(f"load {reading.load_1m:.1f} on {cpu.cores_online} cores before it began")
     if governor in ("powersave", "conservative") and cpu.architecture != "x86_64":
         doubts.append(f"the '{governor}' governor lowers the clock")
+    if reading.throttled:
+        doubts.append("the clocks are throttled")
+    if reading.under_voltage:
+        doubts.append("the power supply is too weak (under-voltage)")
     return Conditions(
-        load_1min=load,
+        load_1min=reading.load_1m,
         governor=governor,
+        temperature_c=reading.temperature_c,
+        throttled=reading.throttled,
         quota_cores=cpu.quota_cores,
         judged_bad=tuple(doubts),
-        notes=cpu.notes,
+        notes=(*cpu.notes, *reading.problems),
     )
-
-
-def _load_1min(tree: Tree) -> float | None:
-    """Check by hand: cut -d' ' -f1 /proc/loadavg"""
-    text = tree.text("proc/loadavg", 128)
-    if text is None:
-        return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    try:
-        return float(text.split()[0])
-    except (IndexError, ValueError):
-        return None

@@ -30,7 +30,8 @@ class Settings(_Record, frozen=True, kw_only=True):
         hook = self.delegate or next((name for name, _ in self.providers), "")
         hook = hook.removesuffix("ExecutionProvider")
         where = f" {hook}" if hook not in ("", "CPU") else ""
-        return f"{self.runtime}{where} {self.threads}t"
+        further = "".join(f" {name}={value}" for name, value in sorted(self.session_options.items()))
+        return f"{self.runtime}{where} {self.threads}t{' spinning' if self.spinning else ''}{further}"
 
 
 class Latency(_Record, frozen=True, kw_only=True):

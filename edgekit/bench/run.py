@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from edgekit.artifact import ArtifactRecord
 from edgekit.bench import protocol as say
 from edgekit.bench.candidates import Candidate, to_record
 from edgekit.bench.conditions import conditions, this_device
@@ -38,6 +40,8 @@ class Plan:
     "For each candidate, warm-up not counted."
     min_samples: int = MIN_SAMPLES
     "Measured on beyond `seconds` until there are so many: 64 for a p90, 662 for a p99."
+    max_seconds: float = 60.0
+    "The end of measuring on, however few there are."
     max_samples: int = 20_000
     memory_limit_bytes: int | None = None
     start_timeout_s: float = _START_TIMEOUT_S
@@ -144,9 +148,16 @@ def _rounds(runs: Sequence[_Run], plan: Plan, tell: Progress) -> None:
             done += 1
             _guarded(run, lambda run=run: _slice(run, slice_s, plan))  # type: ignore[misc]
     for run in runs:
-        while run.failure is None and len(run.samples_ms) < plan.min_samples:  # slower than its time
+        while _needs_more(run, plan):
             tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {plan.min_samples} samples", 1.0)
             _guarded(run, lambda run=run: _slice(run, slice_s, plan))  # type: ignore[misc]
+
+
+def _needs_more(run: _Run, plan: Plan) -> bool:
+    """Whether a model that is slow for its time must be measured on."""
+    count, spent_s = len(run.samples_ms), sum(run.samples_ms) / 1000
+    wanted = plan.min_samples if spent_s < plan.max_seconds else MIN_SAMPLES
+    return run.failure is None and count < wanted
 
 
 def _slice(run: _Run, seconds: float, plan: Plan) -> None:
@@ -175,9 +186,6 @@ def _finish(run: _Run, plan: Plan) -> None:
 def _row(model: Model, run: _Run, before: Conditions) -> Measurement:
     record, placed = run.candidate.artifact.record, run.placed
     figures: Latency | None = latency(run.samples_ms) if run.failure is None else None
-    accuracy = record.accuracy
-    # a float32 file that was made from nothing is the yardstick itself
-    standard = 1.0 if record.made_from_sha256 is None and record.precision == "float32" else None
     return Measurement(
         model=model.name,
         artifact=record.name,
@@ -190,10 +198,7 @@ def _row(model: Model, run: _Run, before: Conditions) -> Measurement:
         after_idle_ms=median(run.after_idle_ms) if run.after_idle_ms else None,
         peak_memory_bytes=placed.peak_memory_bytes if placed else None,
         throughput_qps=1000 / figures.mean_ms if figures else None,
-        accuracy_value=accuracy.value if accuracy else None,
-        accuracy_ratio=accuracy.ratio if accuracy else standard,
-        fit=record.fit,
-        why_unfit=record.why_unfit,
+        **accuracy_fields(record),
         ops_by_provider=placed.ops_by_provider if placed else {},
         partitions=placed.partitions if placed else None,
         conditions=before,
@@ -201,3 +206,16 @@ def _row(model: Model, run: _Run, before: Conditions) -> Measurement:
         device=this_device(),
         taken_at_unix_ms=time.time_ns() // 1_000_000,
     )
+
+
+def accuracy_fields(record: ArtifactRecord) -> dict[str, Any]:
+    """What a measurement repeats of the artifact's own record, by field name."""
+    accuracy = record.accuracy
+    # a float32 file that was made from nothing is the yardstick itself
+    yardstick = 1.0 if record.made_from_sha256 is None and record.precision == "float32" else None
+    return {
+        "accuracy_value": accuracy.value if accuracy else None,
+        "accuracy_ratio": accuracy.ratio if accuracy and accuracy.ratio is not None else yardstick,
+        "fit": record.fit,
+        "why_unfit": record.why_unfit,
+    }

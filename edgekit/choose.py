@@ -1,0 +1,173 @@
+"""From a model and limits to a stored choice: find artifacts, measure what is not measured yet, select, remember."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from edgekit.artifact import Artifact
+from edgekit.bench import store
+from edgekit.bench.candidates import Candidate, candidates
+from edgekit.bench.conditions import this_device
+from edgekit.bench.record import Measurement
+from edgekit.bench.run import Plan, Progress, accuracy_fields, bench
+from edgekit.config import Home
+from edgekit.device.probe import Facts, probe
+from edgekit.errors import ConfigError, RuntimeUnavailable
+from edgekit.fetch import all_artifacts
+from edgekit.files import write_atomic
+from edgekit.manifest import Model
+from edgekit.prior import Machine, prior
+from edgekit.runtimes.available import installed_version
+from edgekit.selection import PERCENTILES, Limits, Selection, check_limits, select
+from edgekit.strict import read_json
+
+logger = logging.getLogger(__name__)
+
+_INSTALLS = {"onnx": "pip install onnxruntime", "tflite": "pip install ai-edge-litert"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Which candidates to look at. None: edgekit's own choice (see `bench.candidates`)."""
+
+    artifacts: Sequence[str] | None = None
+    runtimes: Sequence[str] | None = None
+    threads: Sequence[int] | None = None
+    axes: Mapping[str, int] | None = None
+
+
+def choose(
+    model: Model,
+    limits: Limits,
+    *,
+    home: Home,
+    facts: Facts | None = None,
+    seconds: float = 5.0,
+    progress: Progress | None = None,
+    fresh: bool = False,
+    space: Space | None = None,
+) -> Selection:
+    """The best artifact and settings here within the limits, stored for the daemon.
+
+    Args:
+        facts: of this machine; None probes it.
+        seconds: measuring time of each candidate that has no valid measurement.
+        fresh: measure all again.
+
+    Raises NoUsableArtifact with every reason, RuntimeUnavailable (nothing installed reads these formats), UsageError,
+    and what fetching the standard artifact raises.
+    """
+    check_limits(limits)
+    facts = facts or probe()
+    found = find_candidates(model, home, facts, space or Space())
+    measurements = measure(model, found, home=home, plan=_plan(limits, facts, seconds), progress=progress, fresh=fresh)
+    selection = select(measurements, limits)
+    save_selection(home, selection)
+    return selection
+
+
+def guess(
+    model: Model, limits: Limits, *, home: Home, facts: Facts | None = None, space: Space | None = None
+) -> Selection:
+    """Without measuring: from what was measured here before, else by rules of thumb. Not stored.
+
+    Raises as `choose` does.
+    """
+    facts = facts or probe()
+    found = find_candidates(model, home, facts, space or Space())
+    known = _known(model, found, home)
+    if known:
+        return select(list(known.values()), limits)
+    vram = [a.memory_bytes for a in facts.accelerators if a.present and a.memory_bytes]
+    return prior(found, Machine(memory_bytes=facts.memory.usable_bytes, vram_bytes=max(vram, default=None)), limits)
+
+
+def find_candidates(model: Model, home: Home, facts: Facts, space: Space) -> list[Candidate]:
+    """What there is to choose from on this machine. Raises RuntimeUnavailable when no runtime reads any artifact."""
+    artifacts = _wanted(model, all_artifacts(model, home), space)
+    found = candidates(
+        model,
+        artifacts,
+        cores=facts.cpu.cores_usable or 1,
+        runtimes=space.runtimes,
+        threads=space.threads,
+        axes=space.axes,
+    )
+    if not found:
+        formats = sorted({artifact.record.format for artifact in artifacts})
+        mend = " or ".join(_INSTALLS[name] for name in formats)
+        raise RuntimeUnavailable(", ".join(formats), f"no installed runtime reads {model.name}", mend)
+    return found
+
+
+def measure(
+    model: Model,
+    found: Sequence[Candidate],
+    *,
+    home: Home,
+    plan: Plan,
+    progress: Progress | None = None,
+    fresh: bool = False,
+) -> list[Measurement]:
+    """A measurement of each candidate, in their order; those that are still valid are taken from the store."""
+    known = {} if fresh else _known(model, found, home)
+    enough = {name: m for name, m in known.items() if m.latency and m.latency.sample_count >= plan.min_samples}
+    missing = [candidate for candidate in found if candidate.name not in enough]
+    taken = bench(model, missing, plan, progress=progress) if missing else []
+    # a failure may be of the moment (memory), so it is tried again next time
+    store.save(home.measurements(model.name), [m for m in taken if m.failure is None])
+    rows = enough | {candidate.name: m for candidate, m in zip(missing, taken, strict=True)}
+    return [rows[candidate.name] for candidate in found]
+
+
+def save_selection(home: Home, selection: Selection) -> None:
+    """Write the selection atomically to where the daemon looks for it."""
+    write_atomic(home.selection(selection.model), msgspec.json.format(msgspec.json.encode(selection), indent=2))
+
+
+def load_selection(home: Home, name: str) -> Selection | None:
+    """The stored selection, or None when there is none that still holds.
+
+    It holds while the runtime's version and the machine are those on which it was measured.
+    """
+    path = home.selection(name)
+    if not path.is_file():
+        return None
+    try:
+        selection = read_json(path, Selection)
+    except ConfigError as e:
+        logger.warning("the stored selection is of another release and is made again: %s", e)
+        return None
+    if selection.settings.runtime_version != installed_version(selection.settings.runtime):
+        logger.info("%s: %s has another version than when it was selected", name, selection.settings.runtime)
+        return None
+    if selection.device and dict(selection.device) != this_device():
+        logger.info("%s: the selection was made on another machine", name)
+        return None
+    return selection
+
+
+def _plan(limits: Limits, facts: Facts, seconds: float) -> Plan:
+    needed = PERCENTILES[limits.latency_percentile] if limits.latency_ms is not None else PERCENTILES["p50"]
+    return Plan(seconds=seconds, min_samples=needed, memory_limit_bytes=facts.memory.available_bytes)
+
+
+def _known(model: Model, found: Sequence[Candidate], home: Home) -> dict[str, Measurement]:
+    """Valid measurements, with what the artifacts' records say of accuracy today."""
+    records = {candidate.name: candidate.artifact.record for candidate in found}
+    stored = store.load(home.measurements(model.name), found, this_device())
+    return {name: msgspec.structs.replace(m, **accuracy_fields(records[name])) for name, m in stored.items()}
+
+
+def _wanted(model: Model, artifacts: Sequence[Artifact], space: Space) -> list[Artifact]:
+    if space.artifacts is None:
+        return list(artifacts)
+    known = {artifact.record.name: artifact for artifact in artifacts}
+    for name in space.artifacts:
+        if name not in known:
+            raise ConfigError(model.name, "artifact", f"there is no '{name}' here, only {', '.join(known)}")
+    return [known[name] for name in space.artifacts]
