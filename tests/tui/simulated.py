@@ -7,10 +7,19 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-
 from edgekit.telemetry.histogram import HistogramBuilder
 from edgekit.telemetry.messages import (
-    Birth, Event, LaneMetrics, Metrics, ModelState, OutboxState, Readings, Received, State, Status, topic,
+    Birth,
+    Event,
+    LaneMetrics,
+    Metrics,
+    ModelState,
+    OutboxState,
+    Readings,
+    Received,
+    State,
+    Status,
+    topic,
 )  # fmt: skip
 
 GIB = 2**30
@@ -59,8 +68,8 @@ THROTTLED, SILENT, DEAD = "line-2-cam", "dock-3", "bench-coral"
 
 
 def window(
-    site: str, device: str, seq: int, at_s: float, *, rng: np.random.Generator, window_s: float = 10.0, slow: float = 1.0
-) -> Received:  # fmt: skip
+    site: str, device: str, seq: int, at_s: float, *, rng: np.random.Generator, window_s: float = 10.0
+) -> Received:
     """One window of a device of FLEET."""
     board_id, models, qps = next((b, m, q) for s, d, b, m, q in FLEET if (s, d) == (site, device))
     board = BOARDS[board_id]
@@ -68,12 +77,11 @@ def window(
     lanes = []
     for model in models:
         artifact, _, _, _, typical_ms, _ = MODELS[model]
-        scale = (
-            typical_ms * board.slowness * slow * (1.9 + 0.25 * np.sin(seq / 5) if hot else 1 + 0.06 * np.sin(seq / 9))
-        )
+        drift = 1.9 + 0.25 * np.sin(seq / 5) if hot else 1 + 0.06 * np.sin(seq / 9)
+        scale = typical_ms * board.slowness * float(drift)
         n = max(1, int(rng.poisson(qps * window_s)))
         latency, queue = HistogramBuilder(), HistogramBuilder()
-        values = float(scale) * rng.lognormal(0, 0.09, n) * np.where(rng.random(n) < 0.015, rng.uniform(1.5, 3.2, n), 1)
+        values = scale * rng.lognormal(0, 0.09, n) * np.where(rng.random(n) < 0.015, rng.uniform(1.5, 3.2, n), 1)
         latency.record_many(values)
         queue.record_many(0.05 + rng.exponential(0.3 * scale / 10, n))
         lanes.append(
@@ -84,12 +92,13 @@ def window(
         )  # fmt: skip
     total = int(board.memory_gib * GIB)
     used = 0.35 + 0.1 * len(models) + 0.02 * np.sin(seq / 7) + (0.2 if board.memory_gib < 4 else 0)
+    warmth = board.heat_c + (21 if hot else 2 * float(np.sin(seq / 6)))
     metrics = Metrics(
         epoch=3, seq=seq, t_unix_ms=int(at_s * 1000), t_mono_ms=seq * 10_000, window_ms=int(window_s * 1000),
         clock_synced=True, lanes=tuple(lanes),
         system=Readings(
             memory_available_bytes=int(total * (1 - used)), memory_total_bytes=total, rss_bytes=180 * 2**20,
-            temperature_c=None if board_id == "nuc" else round(float(board.heat_c + (21 if hot else 2 * np.sin(seq / 6))), 1),
+            temperature_c=None if board_id == "nuc" else round(warmth, 1),
             cpu_percent=38.0 + 4 * float(np.sin(seq)), throttled=hot if board_id.startswith("pi") else None,
             power_mw=9400.0 if board_id in ("orin", "agx") else None,
         ),
@@ -108,8 +117,11 @@ def birth(site: str, device: str, at_s: float) -> Received:
         name, p50 = f"{model.split('-')[0]}-{artifact}", typical_ms * board.slowness
         reasons = (f"fastest measured p50 here: {p50:.2f} ms against {p50 * 1.9:.2f} ms of fp32",
                    "accuracy 99.4 % of the standard, above the floor of 99 %")  # fmt: skip
-        rejections = ((f"{model.split('-')[0]}-int8-dynamic", f"p99 {p50 * 6:.1f} ms is over the limit of {limit or 40:.0f} ms"),
-                      (f"{model.split('-')[0]}-fp16", "accuracy 96.1 % is under the floor of 99 %"))  # fmt: skip
+        stem = model.split("-")[0]
+        rejections = (
+            (f"{stem}-int8-dynamic", f"p99 {p50 * 6:.1f} ms is over the limit of {limit or 40:.0f} ms"),
+            (f"{stem}-fp16", "accuracy 96.1 % is under the floor of 99 %"),
+        )
         states.append(
             ModelState(model=model, artifact=name, precision=precision, runtime=runtime, settings=settings,
                        reasons=reasons, rejections=rejections, latency_limit_ms=limit, benched_p50_ms=p50,

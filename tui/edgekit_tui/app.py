@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from textual import on
 from textual.app import App, SystemCommand
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -56,7 +57,7 @@ class Console(App[None]):
     CSS_PATH = "console.tcss"
     TITLE = "edgekit"
     ENABLE_COMMAND_PALETTE = True
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
@@ -65,13 +66,21 @@ class Console(App[None]):
     view: reactive[View | None] = reactive(None, init=False)
 
     def __init__(
-        self, *, ascii_only: bool = False, theme: str = "edgekit", clock: Callable[[], float] = time.time
+        self,
+        *,
+        ascii_only: bool = False,
+        theme: str = "edgekit",
+        opening: str | None = None,
+        exit_after_s: float | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
         self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self.error: BaseException | None = None
         "Why the worker ended, if it did."
         self._clock = clock
+        self._opening = opening
+        self._exit_after_s = exit_after_s
         for known in THEMES:
             self.register_theme(known)
         self.theme = theme
@@ -80,6 +89,8 @@ class Console(App[None]):
         self.set_class(not self.glyphs.unicode, "-ascii")
         self.push_screen(FleetScreen(self.glyphs))
         self.set_interval(TICK_S, self.draw)
+        if self._exit_after_s is not None:
+            self.set_timer(self._exit_after_s, self.exit)
 
     @on(Folded)
     def _folded(self, message: Folded) -> None:
@@ -92,6 +103,8 @@ class Console(App[None]):
 
     def watch_view(self) -> None:
         self.draw()
+        if self._opening is not None and self.open_named(self._opening):
+            self._opening = None
 
     @on(ViewScreen.Resumed)
     def _resumed(self) -> None:
@@ -111,6 +124,13 @@ class Console(App[None]):
         if isinstance(self.screen, FleetScreen):
             self.screen.select(key)
         self.push_screen(DeviceScreen(key, self.glyphs))
+
+    def open_named(self, device: str | None) -> bool:
+        """Show the device of this name, if there is one."""
+        row = next((row for row in self.view.rows if row.device == device), None) if self.view else None
+        if row is not None:
+            self.open_device(row.key)
+        return row is not None
 
     @on(DeviceScreen.Neighbour)
     def _neighbour(self, message: DeviceScreen.Neighbour) -> None:

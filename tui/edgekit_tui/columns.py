@@ -11,8 +11,8 @@ from edgekit_tui import draw
 from edgekit_tui.draw import Glyphs, Line
 from edgekit_tui.rows import Row
 
-GAP = 2
-"Blank cells between columns."
+NARROW = 96
+"Below this width columns stand one blank apart, else two."
 DRAWN_NAME_CELLS = 40
 "A name may be 500 characters; a column never asks for more than this."
 
@@ -51,18 +51,19 @@ def columns() -> tuple[Column, ...]:
     return (
         _named("state", "state", "s", lambda row: row.state, least=11, most=11, priority=1, draw=_state,
                sort=lambda row: draw.SEVERITY.get(row.state, 4)),
-        _named("device", "device", "d", lambda row: row.device, least=14, most=DRAWN_NAME_CELLS, priority=0, ink="strong"),
+        _named("device", "device", "d", lambda row: row.device, least=13, most=DRAWN_NAME_CELLS, priority=0,
+               ink="strong"),
         _named("site", "site", "i", lambda row: row.site, least=7, most=20, priority=12),
         _named("board", "board", "b", lambda row: row.board, least=19, most=30, priority=11),
         _named("model", "model", "m", lambda row: row.model, least=14, most=28, priority=3, ink="model"),
         _named("artifact", "artifact", "a", lambda row: row.artifact, least=15, most=30, priority=7),
-        Column(id="p50", title="p50 ms", key="5", sort=lambda row: row.p50_ms, draw=_p50, least=6, most=6,
+        Column(id="p50", title="p50", key="5", sort=lambda row: row.p50_ms, draw=_p50, least=6, most=6,
                priority=5, right=True, numeric=True),
-        Column(id="p99", title="p99 ms", key="9", sort=lambda row: row.p99_ms, draw=_p99, least=7, most=7,
+        Column(id="p99", title="p99", key="9", sort=lambda row: row.p99_ms, draw=_p99, least=7, most=7,
                priority=2, right=True, numeric=True),
-        Column(id="trend", title="trend", key="t", sort=_trend_of, draw=_trend, least=10, most=32, priority=8,
+        Column(id="trend", title="trend", key="t", sort=_trend_of, draw=_trend, least=8, most=32, priority=6,
                numeric=True),
-        Column(id="qps", title="req/s", key="r", sort=lambda row: row.qps, draw=_qps, least=5, most=5, priority=6,
+        Column(id="qps", title="req/s", key="r", sort=lambda row: row.qps, draw=_qps, least=5, most=5, priority=5,
                right=True, numeric=True),
         Column(id="fail", title="fail", key="f", sort=lambda row: row.failed_ratio, draw=_fail, least=5, most=5,
                priority=13, right=True, numeric=True),
@@ -80,11 +81,11 @@ def arrange(every: Sequence[Column], width: int, wanted: dict[str, int]) -> tupl
 
     Columns go by priority until the least widths fit; what is left is shared, one cell a turn, in order of priority.
     """
-    kept = list(every)
-    while len(kept) > 1 and _least(kept) > width:
+    kept, gap = list(every), gap_of(width)
+    while len(kept) > 1 and _least(kept, gap) > width:
         kept.remove(max(kept, key=lambda column: column.priority))
     widths = {column.id: min(column.least, max(width, 0)) for column in kept}
-    spare = width - _least(kept)
+    spare = width - _least(kept, gap)
     growing = sorted(kept, key=lambda column: column.priority)
     while spare > 0:
         grown = [c for c in growing if widths[c.id] < min(c.most, wanted.get(c.id, c.most) if c.text else c.most)]
@@ -110,12 +111,17 @@ def sort_rows(rows: Sequence[Row], column: Column, *, descending: bool) -> list[
     ordered = sorted(rows, key=lambda row: row.key)
     keyed = [(column.sort(row), row) for row in ordered]
     present = [(key, row) for key, row in keyed if key is not None]
-    present.sort(key=lambda pair: pair[0], reverse=descending)  # type: ignore[arg-type, return-value]
+    present.sort(key=lambda pair: pair[0], reverse=descending)
     return [row for _, row in present] + [row for key, row in keyed if key is None]
 
 
-def _least(kept: Sequence[Column]) -> int:
-    return sum(column.least for column in kept) + GAP * (len(kept) - 1)
+def gap_of(width: int) -> int:
+    """Blank cells between columns in a table of this width."""
+    return 1 if width < NARROW else 2
+
+
+def _least(kept: Sequence[Column], gap: int) -> int:
+    return sum(column.least for column in kept) + gap * (len(kept) - 1)
 
 
 def _named(
@@ -167,14 +173,16 @@ def _latency(value: float | None, samples: int, needed: int, ink: str, pen: Pen)
 
 def _trend_of(row: Row) -> float | None:
     """How much the p99 of the last window stands above the median window."""
-    known = sorted(value for value in row.p99_history_ms if value is not None)
-    last = next((value for value in reversed(row.p99_history_ms) if value is not None), None)
-    return last / known[len(known) // 2] if last is not None and known[len(known) // 2] > 0 else None
+    known = [point.p99_ms for point in row.history if point.p99_ms is not None]
+    middle = sorted(known)[len(known) // 2] if known else 0.0
+    return known[-1] / middle if middle > 0 else None
 
 
 def _trend(row: Row, width: int, pen: Pen) -> Line:
     over = row.limit_ms is not None and row.p99_ms is not None and row.p99_ms > row.limit_ms
-    return ((draw.spark(row.p99_history_ms, width, pen.glyphs), "bad" if over else "spark"),)
+    return (
+        (draw.spark([point.p99_ms for point in row.history[-width:]], width, pen.glyphs), "bad" if over else "spark"),
+    )
 
 
 def _qps(row: Row, _width: int, pen: Pen) -> Line:

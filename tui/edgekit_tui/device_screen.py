@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Footer
 
-from edgekit_tui import detail
+from edgekit_tui import detail, draw
 from edgekit_tui.draw import Glyphs
 from edgekit_tui.feed import View
 from edgekit_tui.ink import Panel
@@ -23,7 +25,7 @@ EVENTS_SHOWN = 12
 class DeviceScreen(ViewScreen):
     """Everything known of one device; escape goes back to the fleet."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,backspace", "back", "back"),
         Binding("n,right", "neighbour(1)", "next", key_display="n"),
         Binding("p,left", "neighbour(-1)", "previous", key_display="p"),
@@ -82,9 +84,9 @@ class DeviceScreen(ViewScreen):
         heading = self.panel("heading")
         heading.border_title = f"fleet {'›' if glyphs.unicode else '>'} {site} {'›' if glyphs.unicode else '>'} {name}"
         heading.show(lambda width, _: detail.heading(row, device, width, glyphs, now_s))
-        self.panel("latency").show(
-            lambda width, height: detail.latency_plot(device, row.limit_ms, width, height, glyphs)
-        )
+        latency = self.panel("latency")
+        latency.border_title = f"latency of {draw.fit(row.model, min(len(row.model), 40), glyphs)}, ms"
+        latency.show(lambda width, height: detail.latency_plot(row, width, height, glyphs))
         self.panel("lanes").show(lambda width, _: detail.lanes(device, width, glyphs))
         self.panel("system").show(lambda width, _: detail.system(device, width, glyphs))
         self.panel("selection").show(lambda width, _: detail.selection(device, width, glyphs))

@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 Span = tuple[str, str]
 "Text and the name of its ink (see `ink.INKS`)."
 Line = tuple[Span, ...]
+Lines = tuple[Line, ...]
 
 SUPPORTED_P99 = 662
 "Samples a p99 needs at 99 % confidence (design: Numbers that count)."
@@ -54,7 +55,7 @@ class Glyphs:
 
 UNICODE = Glyphs(
     states={"online": "●", "throttled": "▲", "late": "◐", "stale": "○", "offline": "✖"},
-    other_state="◌", spark="▁▂▃▄▅▆▇█", full="█", empty="─", ellipsis="…", descending="▼", ascending="▲", dot="·",
+    other_state="◌", spark="▁▂▃▄▅▆▇█", full="━", empty="─", ellipsis="…", descending="▼", ascending="▲", dot="·",
     missing="–", cursor="▌", check="✓", cross="✗", corner="└", rule="─", tick="┴", left_axis="┤", pipe="│",
     limit="╌", unicode=True,
 )  # fmt: skip
@@ -141,10 +142,11 @@ def count(n: int) -> str:
     return f"{n:,}"
 
 
-def spark(values: Sequence[float | None], width: int, glyphs: Glyphs) -> str:
-    """The last `width` values as bars from zero to their maximum, right-aligned; a missing one is a blank."""
+def spark(values: Sequence[float | None], width: int, glyphs: Glyphs, *, top: float | None = None) -> str:
+    """The last `width` values as bars from zero to `top` or their maximum, right-aligned; a missing one is a blank."""
     recent = values[-width:] if width > 0 else ()
-    top = max((v for v in recent if v is not None), default=0.0)
+    if top is None:
+        top = max((v for v in recent if v is not None), default=0.0)
     levels = glyphs.spark
     chars = []
     for value in recent:

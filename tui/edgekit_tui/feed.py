@@ -1,4 +1,4 @@
-"""From the broker to one frozen view: a worker thread drains the reader, folds, and posts at most ten views a second."""
+"""From the broker to one frozen view: a worker thread drains the reader, folds, and posts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgekit.fleet import Device, Fleet, fold
+from edgekit.fleet import Fleet, fold
 from edgekit.telemetry.messages import Received, parse_topic
-from edgekit_tui.rows import Row, Totals, percentile, rows_of, totals_of, window_latency
+
+from edgekit_tui.rows import Book, Row, Totals, book_of, percentile, totals_of, window_latency
 
 PERIOD_S = 0.1
 "At most this often a view is posted."
@@ -77,7 +78,7 @@ class Folder:
     def __init__(self, source: Source, *, endpoint: str, site: str | None = None) -> None:
         self._source, self._site = source, site
         self._fleet = Fleet()
-        self._book: dict[tuple[str, str], tuple[Device, tuple[Row, ...]]] = {}
+        self._book: Book = {}
         self._link = Link(endpoint=endpoint, connected=False, state="", was_connected=False, since_s=0.0)
         self._trend: tuple[TrendPoint, ...] = ()
         self._view: View | None = None
@@ -96,7 +97,7 @@ class Folder:
             changed |= self._fold(messages, now_s)
         if not changed:
             return None
-        rows = tuple(row for _, rows in self._book.values() for row in rows)
+        rows = tuple(row for entry in self._book.values() for row in entry.rows)
         totals = totals_of(self._fleet, rows)
         self._extend_trend(totals, now_s, fresh=bool(messages))
         self._view = View(
@@ -106,14 +107,16 @@ class Folder:
 
     def _fold(self, messages: Sequence[Received], now_s: float) -> bool:
         self._aged_s = now_s
-        fleet = fold(self._fleet, messages, now_s=now_s)
-        book = rows_of(fleet, self._book)
-        changed = len(book) != len(self._book) or any(
-            key not in self._book or pair[0] is not self._book[key][0] for key, pair in book.items()
+        before, book_before = self._fleet, self._book
+        for part in one_window_each(messages) or [[]]:
+            self._fleet = fold(self._fleet, part, now_s=now_s)
+            self._book = book_of(self._fleet, self._book)
+        return (
+            self._fleet.events != before.events
+            or self._fleet.malformed != before.malformed
+            or self._book.keys() != book_before.keys()
+            or any(entry is not book_before[key] for key, entry in self._book.items())
         )
-        changed |= fleet.events != self._fleet.events or fleet.malformed != self._fleet.malformed
-        self._fleet, self._book = fleet, book
-        return changed
 
     def _wanted(self, messages: list[Received]) -> list[Received]:
         if self._site is None:
@@ -140,6 +143,21 @@ class Folder:
                 at_s=now_s, p50_ms=percentile(latency, 0.50), p99_ms=percentile(latency, 0.99), qps=totals.qps
             )  # fmt: skip
             self._trend = (*self._trend, point)[-TREND_POINTS:]
+
+
+def one_window_each(messages: Sequence[Received]) -> list[list[Received]]:
+    """`messages` cut so that no part holds two windows of one device: each then passes through `last_metrics`."""
+    parts: list[list[Received]] = []
+    seen: set[str] = set()
+    for message in messages:
+        is_window = message.topic.endswith("/metrics")
+        if not parts or (is_window and message.topic in seen):
+            parts.append([])
+            seen.clear()
+        if is_window:
+            seen.add(message.topic)
+        parts[-1].append(message)
+    return parts
 
 
 class Feed:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
+from edgekit.errors import UsageError
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Footer, Input, Static
 
-from edgekit.errors import UsageError
 from edgekit_tui import tiles
 from edgekit_tui.columns import Column, columns, sort_rows
 from edgekit_tui.detail import events as event_lines
-from edgekit_tui.draw import Glyphs, Line
+from edgekit_tui.draw import Glyphs, Lines
 from edgekit_tui.feed import View
 from edgekit_tui.ink import Panel
 from edgekit_tui.plot import Series, legend, plot
@@ -33,9 +34,9 @@ class FleetScreen(ViewScreen):
     """The table of everything; enter opens a device."""
 
     AUTO_FOCUS = "FleetTable"
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", key_display="/"),
-        Binding("escape", "clear", "clear filter", show=False),
+        Binding("escape", "clear", "show all"),
         *(Binding(column.key, f"sort('{column.id}')", f"sort by {column.title}", show=False) for column in columns()),
     ]
 
@@ -101,7 +102,7 @@ class FleetScreen(ViewScreen):
         view, glyphs = self.view, self.glyphs
         self.set_class(not self.shown, "-empty")
         if not self.shown:
-            lines = tiles.nothing_yet(view, glyphs, now_s, filtered=self._query.text)
+            lines = tiles.nothing_yet(view, glyphs, filtered=self._query.text)
             self.panel("empty").show(lambda width, height: tiles.centred(lines, width, height))
         if view is None:
             return
@@ -131,18 +132,22 @@ class FleetScreen(ViewScreen):
         by, descending = self._sorted
         again = column_id == by
         self._sorted = (column_id, not descending if again else self._columns[column_id].numeric)
-        self._refresh_rows(self._now_s)
-
-    @property
-    def _now_s(self) -> float:
-        return self.view.now_s if self.view else 0.0
+        self._refresh_rows(self.now_s)
 
     @on(FleetTable.SortAsked)
     def _sort_asked(self, event: FleetTable.SortAsked) -> None:
         self.action_sort(event.column_id)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The footer offers what makes sense now."""
+        is_open = self.query_one("#filter-bar").has_class("-open") if self.is_mounted else False
+        if action == "filter":
+            return not is_open
+        return bool(self._query.text) or is_open if action == "clear" else super().check_action(action, parameters)
+
     def action_filter(self) -> None:
         self.query_one("#filter-bar").add_class("-open")
+        self.refresh_bindings()
         self.query_one("#filter", Input).focus()
 
     def action_clear(self) -> None:
@@ -159,8 +164,8 @@ class FleetScreen(ViewScreen):
             self.query_one("#problem", Static).update(str(e).removeprefix("filter: "))
             return
         self.query_one("#problem", Static).update("")
-        self._refresh_rows(self._now_s)
-        self._show_health(self._now_s)
+        self._refresh_rows(self.now_s)
+        self._show_health(self.now_s)
 
     @on(Input.Submitted, "#filter")
     def _filter_done(self) -> None:
@@ -169,9 +174,10 @@ class FleetScreen(ViewScreen):
     def _close_bar(self) -> None:
         self.query_one("#filter-bar").remove_class("-open")
         self.query_one(FleetTable).focus()
+        self.refresh_bindings()
 
 
-def _trend(view: View, glyphs: Glyphs, width: int, height: int) -> tuple[Line, ...]:
+def _trend(view: View, glyphs: Glyphs, width: int, height: int) -> Lines:
     """The live fleet's latency while this console has been watching."""
     series = (
         Series(name="p99", ink="p99", points=tuple((p.at_s, p.p99_ms) for p in view.trend), mark="*"),

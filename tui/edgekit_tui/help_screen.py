@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from edgekit_tui import draw
 from edgekit_tui.columns import columns
-from edgekit_tui.draw import Glyphs, Line
+from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.ink import Panel
 
 FILTER_EXAMPLES = (
@@ -24,7 +26,7 @@ FILTER_EXAMPLES = (
 class HelpScreen(ModalScreen[None]):
     """Keys, filter and symbols."""
 
-    BINDINGS = [Binding("escape,question_mark,q,enter", "dismiss", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "dismiss", "close")]
 
     def __init__(self, keys: tuple[tuple[str, str], ...], glyphs: Glyphs) -> None:
         super().__init__()
@@ -39,13 +41,13 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#help-text", Panel).show(lambda width, _: help_lines(self._keys, width, self._glyphs))
 
 
-def help_lines(keys: tuple[tuple[str, str], ...], width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+def help_lines(keys: tuple[tuple[str, str], ...], width: int, glyphs: Glyphs) -> Lines:
     """The help as lines; keys stand in two columns where there is room."""
-    lines: list[Line] = [(("keys", "title"),)]
+    lines: list[Line] = [(("keys", "section"),)]
     half = width // 2
     pairs = [_pair(key, what, half, glyphs) for key, what in keys]
-    lines += [left + right for left, right in zip(pairs[::2], [*pairs[1::2], ()])]
-    lines += [(), (("sort by", "title"), ("  the key again turns the order round", "faint"))]
+    lines += [left + right for left, right in zip(pairs[::2], [*pairs[1::2], ()], strict=False)]
+    lines += [(), (("sort by", "section"), ("  the key again turns the order round", "faint"))]
     titles = [(column.key, column.title) for column in columns()]
     for start in range(0, len(titles), 5):
         lines.append(
@@ -55,14 +57,17 @@ def help_lines(keys: tuple[tuple[str, str], ...], width: int, glyphs: Glyphs) ->
                 for span in _pair(key, title, width // 5, glyphs, gap=2)
             )
         )
-    lines += [(), (("filter", "title"), ("  terms stand side by side and all must hold", "faint"))]
+    lines += [(), (("filter", "section"), ("  terms stand side by side and all must hold", "faint"))]
     lines += [_pair(example, what, width, glyphs, gap=20) for example, what in FILTER_EXAMPLES]
-    lines += [(), (("states", "title"),)]
+    lines += [(), (("states", "section"),)]
     states: list[tuple[str, str]] = []
     for state in glyphs.states:
         states += [(f"{draw.state_glyph(state, glyphs)} {state}", draw.state_ink(state)), ("   ", "text")]
-    needs = f"a figure with ~ stands on too few samples (a p99 needs {draw.SUPPORTED_P99})"
-    return (*lines, tuple(states), ((needs, "faint"),))
+    marks = (
+        (("!157 ", "bad"), ("is over the limit set for the model", "text")),
+        (("~157 ", "faint"), (f"stands on too few samples: a p99 needs {draw.SUPPORTED_P99}", "text")),
+    )
+    return (*lines, tuple(states), *marks)
 
 
 def _pair(key: str, what: str, width: int, glyphs: Glyphs, *, gap: int = 12) -> Line:

@@ -12,13 +12,13 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from edgekit_tui import draw
-from edgekit_tui.draw import Glyphs, Line
+from edgekit_tui.draw import Glyphs, Line, Lines
 
 INKS = (
-    "text", "strong", "faint", "track", "title", "key", "good", "warn", "bad", "load", "p50", "p99", "spark", "model",
-    "limit", "axis", "cursor", "head", "accent",
+    "text", "strong", "faint", "track", "title", "section", "key", "accent", "head", "cursor", "model",
+    "good", "warn", "bad", "load", "p50", "p99", "spark", "hush", "limit", "axis",
 )  # fmt: skip
-Draw = Callable[[int, int], "tuple[Line, ...]"]
+Draw = Callable[[int, int], Lines]
 "Lines for a width and a height in cells; height 0 asks for as many lines as there are."
 
 
@@ -54,7 +54,7 @@ class Panel(Inked):
         super().__init__(id=id, classes=classes)
         self.border_title = title
         self._draw: Draw = lambda _width, _height: ()
-        self._lines: tuple[Line, ...] = ()
+        self._lines: Lines = ()
 
     def show(self, draw_lines: Draw) -> None:
         """Draw with this function from now on."""
@@ -73,7 +73,7 @@ class Panel(Inked):
     def _is_auto(self) -> bool:
         return self.styles.height is None or self.styles.height.is_auto
 
-    def _drawn(self) -> tuple[Line, ...]:
+    def _drawn(self) -> Lines:
         width, height = self.content_size
         return self._draw(width, 0 if self._is_auto else height) if width > 0 else ()
 
@@ -81,7 +81,7 @@ class Panel(Inked):
         self._lines = self._drawn()
         self.refresh()
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
         return max(1, len(self._draw(width, 0))) if width > 0 else 1
 
     def render_line(self, y: int) -> Strip:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edgekit_tui import draw
-from edgekit_tui.draw import Glyphs, Line
+from edgekit_tui.draw import Glyphs, Line, Lines
 
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 "Braille dot bits by column and row in the cell; source: Unicode chart U+2800."
@@ -42,21 +42,18 @@ class Frame:
         return (1 - value / self.top) * (self.rows * 4 - 1)
 
 
-def plot(series: Sequence[Series], width: int, height: int, *, glyphs: Glyphs, limit: float | None = None) -> tuple[
-    Line, ...
-]:  # fmt: skip
+def plot(series: Sequence[Series], width: int, height: int, *, glyphs: Glyphs, limit: float | None = None) -> Lines:
     """The series in `width` x `height` cells, from zero up, with a scale on the left and ages below.
 
     Later series are drawn over earlier ones; `limit` is a dashed line where it fits the scale.
     """
     known = [(at, value) for one in series for at, value in one.points if value is not None]
     if not known or width < 16 or height < 4:
-        return ((("no measurements yet" if not known else ""), "faint"),)[: max(0, height)]
+        return ((("" if known else "no measurements yet", "faint"),),)
     highest = max(value for _, value in known)
     shown_limit = limit if limit is not None and limit <= highest * 4 else None
     top = nice_above(max(highest, shown_limit or 0.0) * 1.05)
-    labels = [draw.ms(value, glyphs) for value in (top, top / 2, 0)]
-    labels[-1] = "0"
+    labels = [f"{value:.4g}" for value in (top, top / 2, 0)]
     margin = max(len(label) for label in labels)
     start, end = min(at for at, _ in known), max(at for at, _ in known)
     frame = Frame(columns=width - margin - 2, rows=height - 2, start_s=start, end_s=max(end, start + 1.0), top=top)
@@ -157,8 +154,16 @@ def _axis(frame: Frame, margin: int, glyphs: Glyphs) -> Line:
 
 def _ages(frame: Frame, margin: int) -> Line:
     span = frame.end_s - frame.start_s
-    left, middle, right = f"-{draw.age(span)}", f"-{draw.age(span / 2)}", "last"
+    left, middle, right = f"-{_span(span)}", f"-{_span(span / 2)}", "last"
     half = frame.columns // 2
     text = left.ljust(max(len(left) + 1, half - len(middle) // 2)) + middle
     text = text.ljust(max(len(text) + 1, frame.columns - len(right))) + right
     return ((" " * (margin + 2) + text[: frame.columns], "axis"),)
+
+
+def _span(seconds: float) -> str:
+    """A length of time, rounded: an axis wants 10m, not 9m."""
+    for limit, unit_s, unit in ((100, 1, "s"), (6000, 60, "m")):
+        if seconds < limit:
+            return f"{round(seconds / unit_s)}{unit}"
+    return f"{round(seconds / 3600)}h"

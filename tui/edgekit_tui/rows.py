@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from edgekit.fleet import Device, Fleet, Presence, merged_latency
+from edgekit.fleet import Device, Fleet, Presence, WindowPoint, merged_latency
 from edgekit.telemetry.histogram import merge_all, quantile
 from edgekit.telemetry.messages import Histogram, LaneMetrics, ModelState
+
+from edgekit_tui.traces import Trace, follow
 
 RowKey = tuple[str, str, str]
 LIVE = (Presence.ONLINE, Presence.LATE)
@@ -33,8 +35,8 @@ class Row:
     sample_count: int
     "Behind both percentiles."
     limit_ms: float | None
-    p99_history_ms: tuple[float | None, ...]
-    "One a window, oldest first."
+    history: tuple[WindowPoint, ...]
+    "This model's windows, oldest first."
     qps: float | None
     "In the last window."
     failed_ratio: float | None
@@ -77,14 +79,25 @@ class Totals:
     "None: nothing was heard yet."
 
 
-def rows_of(fleet: Fleet, previous: Mapping[tuple[str, str], tuple[Device, tuple[Row, ...]]]) -> dict[
-    tuple[str, str], tuple[Device, tuple[Row, ...]]
-]:  # fmt: skip
-    """Rows by device; those of a device that is the same value as in `previous` are taken over."""
-    book: dict[tuple[str, str], tuple[Device, tuple[Row, ...]]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A device with what was made of it."""
+
+    device: Device
+    rows: tuple[Row, ...]
+    traces: Mapping[str, Trace]
+    "By model; empty for a device that serves one."
+
+
+Book = Mapping[tuple[str, str], Entry]
+
+
+def book_of(fleet: Fleet, previous: Book) -> dict[tuple[str, str], Entry]:
+    """An entry for every device; that of a device which is the same value as in `previous` is taken over."""
+    book: dict[tuple[str, str], Entry] = {}
     for key, device in fleet.devices.items():
         known = previous.get(key)
-        book[key] = known if known is not None and known[0] is device else (device, _device_rows(device))
+        book[key] = known if known is not None and known.device is device else _entry(device, known)
     return book
 
 
@@ -134,17 +147,21 @@ def percentile(histogram: Histogram | None, q: float) -> float | None:
     return quantile(histogram, q) if histogram is not None and histogram.count else None
 
 
-def _device_rows(device: Device) -> tuple[Row, ...]:
+def _entry(device: Device, known: Entry | None) -> Entry:
+    metrics, traces = device.last_metrics, dict(known.traces) if known else {}
     served = {state.model: state for state in device.birth.models} if device.birth else {}
-    measured = {lane.model for lane in device.last_metrics.lanes} if device.last_metrics else set()
+    measured = {lane.model for lane in metrics.lanes} if metrics else set()
     names = [*served, *sorted(measured - set(served))]
-    return tuple(_row(device, name, served.get(name), alone=len(names) < 2) for name in names or [""])
+    if metrics is not None and len(names) > 1:
+        traces = {name: follow(traces.get(name), name, metrics, at_s=device.last_seen_s) for name in names}
+    rows = tuple(_row(device, name, served.get(name), traces.get(name)) for name in names or [""])
+    return Entry(device=device, rows=rows, traces=traces)
 
 
-def _row(device: Device, model: str, served: ModelState | None, *, alone: bool) -> Row:
+def _row(device: Device, model: str, served: ModelState | None, trace: Trace | None) -> Row:
     metrics = device.last_metrics
     lanes = tuple(lane for lane in metrics.lanes if lane.model == model) if metrics else ()
-    latency = device.latency if alone else merge_all(lane.infer_ms for lane in lanes if lane.infer_ms is not None)
+    latency = trace.latency if trace else device.latency
     readings = metrics.system if metrics else None
     available = readings.memory_available_bytes if readings else None
     total = readings.memory_total_bytes if readings else None
@@ -164,7 +181,7 @@ def _row(device: Device, model: str, served: ModelState | None, *, alone: bool) 
         p99_ms=percentile(latency, 0.99),
         sample_count=latency.count if latency else 0,
         limit_ms=served.latency_limit_ms if served else None,
-        p99_history_ms=tuple(point.p99_ms for point in device.history),
+        history=trace.points if trace else device.history,
         qps=requests * 1000 / metrics.window_ms if metrics and live and metrics.window_ms > 0 else None,
         failed_ratio=_failed(lanes) / requests if requests else None,
         memory_used_bytes=total - available if total is not None and available is not None else None,
@@ -176,7 +193,7 @@ def _row(device: Device, model: str, served: ModelState | None, *, alone: bool) 
 
 def _state(device: Device, served: ModelState | None) -> str:
     if device.presence is not Presence.ONLINE:
-        return device.presence.value
+        return str(device.presence.value)
     if device.last_metrics and device.last_metrics.system.throttled:
         return "throttled"
     return served.state if served and served.state != "ready" else "online"

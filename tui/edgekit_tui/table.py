@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from edgekit_tui import draw
-from edgekit_tui.columns import GAP, Column, Pen, arrange, columns, widest
+from edgekit_tui.columns import Column, Pen, arrange, columns, gap_of, widest
 from edgekit_tui.draw import UNICODE, Glyphs, Line
 from edgekit_tui.ink import Inked
 from edgekit_tui.rows import Row, RowKey
@@ -28,7 +29,7 @@ SAME_DEVICE = ("device", "site", "board", "memory", "temp", "state", "seen")
 class FleetTable(Inked, ScrollView, can_focus=True):
     """Rows under a fixed header. The cursor stays on its row, whatever the order becomes."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", "down", show=False),
         Binding("up,k", "move(-1)", "up", show=False),
         Binding("pagedown,ctrl+f", "page(1)", "page down", show=False),
@@ -62,6 +63,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         self._now_s = 0.0
         self._sorted: tuple[str, bool] = ("device", False)
         self._wanted: dict[str, int] = {}
+        self._gap = 2
         self._layout: tuple[tuple[Column, int], ...] = ()
         self._drawn: dict[int, Line] = {}
         "Lines as they stand on the screen, by screen line."
@@ -108,6 +110,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
 
     def _arrange(self) -> None:
         width = self.size.width - MARGIN - (0 if self.show_vertical_scrollbar else 1)
+        self._gap = gap_of(width)
         self._layout = arrange(self._columns, width, self._wanted)
         self._drawn.clear()
         self.refresh()
@@ -138,15 +141,16 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         for column, width in self._layout:
             faint = (old and column.id not in ("state", "seen", "device")) or (same and column.id in SAME_DEVICE)
             spans += self._cell(column.draw(row, width, pen), width, column, faint)
-            spans.append((" " * GAP, "text"))
+            spans.append((" " * self._gap, "text"))
         return tuple(spans)
 
     def _cell(self, line: Line, width: int, column: Column, faint: bool) -> Line:
-        ink = (lambda own: "faint") if faint else (lambda own: own)
+        if faint:
+            line = tuple((text, "faint") for text, _ in line)
         if len(line) == 1:
-            return ((draw.fit(line[0][0], width, self._glyphs, right=column.right), ink(line[0][1])),)
+            return ((draw.fit(line[0][0], width, self._glyphs, right=column.right), line[0][1]),)
         spare = width - draw.width_of(line)
-        return (*((text, ink(own)) for text, own in line), (" " * max(0, spare), "text"))
+        return (*line, (" " * max(0, spare), "text"))
 
     def _header(self) -> Line:
         by, descending = self._sorted
@@ -159,7 +163,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
             spans += (
                 [(title[:at], own), (title[at : at + 1], "key"), (title[at + 1 :], own)] if at >= 0 else [(title, own)]
             )
-            spans.append((" " * GAP, "head"))
+            spans.append((" " * self._gap, "head"))
         return tuple(spans)
 
     def render_line(self, y: int) -> Strip:
@@ -212,4 +216,4 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         for column, width in self._layout:
             if 0 <= x < width:
                 self.post_message(self.SortAsked(column.id))
-            x -= width + GAP
+            x -= width + self._gap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgekit_tui import draw
-from edgekit_tui.draw import Glyphs, Line
+from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.feed import Link, View
 from edgekit_tui.ink import right_align
 from edgekit_tui.rows import Totals
@@ -34,7 +34,7 @@ def proportions(totals: Totals, width: int, glyphs: Glyphs) -> Line:
     return tuple(((fill or draw.state_glyph(s, glyphs)) * cells[s], draw.state_ink(s)) for s in present)
 
 
-def fleet_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+def fleet_tile(view: View, width: int, glyphs: Glyphs) -> Lines:
     """Devices, models, states."""
     totals = view.totals
     head = ((draw.count(totals.devices), "strong"), (" devices" if totals.devices != 1 else " device", "faint"))
@@ -45,7 +45,7 @@ def fleet_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
     return line, proportions(totals, width, glyphs)
 
 
-def latency_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+def latency_tile(view: View, width: int, glyphs: Glyphs) -> Lines:
     """True fleet percentiles with their sample count, and the p99 trend."""
     totals = view.totals
     supported = totals.sample_count >= draw.SUPPORTED_P99
@@ -58,7 +58,7 @@ def latency_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
     return line, ((draw.spark([point.p99_ms for point in view.trend], width, glyphs), "spark"),)
 
 
-def throughput_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+def throughput_tile(view: View, width: int, glyphs: Glyphs) -> Lines:
     """Requests a second over the live devices, failures, and the trend."""
     totals = view.totals
     left = ((draw.number(totals.qps, glyphs), "strong"), (" req/s", "faint"))
@@ -67,16 +67,16 @@ def throughput_tile(view: View, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
     )
     return (
         right_align(left, failed, width),
-        ((draw.spark([point.qps for point in view.trend], width, glyphs), "load"),),
+        ((draw.spark([point.qps for point in view.trend], width, glyphs), "hush"),),
     )
 
 
-def broker_tile(view: View, width: int, glyphs: Glyphs, now_s: float) -> tuple[Line, ...]:
+def broker_tile(view: View, width: int, glyphs: Glyphs, now_s: float) -> Lines:
     """The connection, and how old the data is."""
     first = link_line(view.link, glyphs, now_s)
     if draw.width_of(first) + len(view.link.endpoint) + 1 <= width:
         first = right_align(first, ((view.link.endpoint, "faint"),), width)
-    second = data_age(view, glyphs, now_s)
+    second = data_age(view, now_s)
     lost = []
     if view.totals.gaps:
         lost.append(f"{draw.number(view.totals.gaps, glyphs)} windows missing")
@@ -95,7 +95,7 @@ def link_line(link: Link, glyphs: Glyphs, now_s: float) -> Line:
     return ((f"{mark} {word}{glyphs.ellipsis}{waited}", "bad" if link.was_connected else "warn"),)
 
 
-def data_age(view: View, glyphs: Glyphs, now_s: float) -> Line:
+def data_age(view: View, now_s: float) -> Line:
     """How long ago anything was heard; the silence of a broken link is told apart from that of the devices."""
     if view.totals.last_seen_s is None:
         return (("no data yet", "faint"),)
@@ -109,7 +109,7 @@ def data_age(view: View, glyphs: Glyphs, now_s: float) -> Line:
     )
 
 
-def compact(view: View, width: int, glyphs: Glyphs, now_s: float) -> tuple[Line, ...]:
+def compact(view: View, width: int, glyphs: Glyphs, now_s: float) -> Lines:
     """Two lines for small screens: states and link; percentiles and throughput."""
     totals = view.totals
     left = (
@@ -117,7 +117,7 @@ def compact(view: View, width: int, glyphs: Glyphs, now_s: float) -> tuple[Line,
         (f" {draw.count(totals.devices)} dev ", "strong"),
         *states(totals, glyphs, words=False),
     )
-    right = (*link_line(view.link, glyphs, now_s), ("  ", "text"), *data_age(view, glyphs, now_s), (" ", "text"))
+    right = (*link_line(view.link, glyphs, now_s), ("  ", "text"), *data_age(view, now_s), (" ", "text"))
     (latency, _), (throughput, _) = latency_tile(view, 0, glyphs), throughput_tile(view, 0, glyphs)
     second = (
         (" ", "text"),
@@ -131,7 +131,7 @@ def compact(view: View, width: int, glyphs: Glyphs, now_s: float) -> tuple[Line,
     return right_align(left, right, width), right_align(second, trend, width) if spare > 4 else second
 
 
-def nothing_yet(view: View | None, glyphs: Glyphs, now_s: float, *, filtered: str = "") -> tuple[Line, ...]:
+def nothing_yet(view: View | None, glyphs: Glyphs, *, filtered: str = "") -> Lines:
     """What stands in the table's place while it has no rows: why, and what to do."""
     if view is not None and view.rows and filtered:
         return (), (("no row matches ", "text"), (filtered, "key")), (("escape shows all again", "faint"),)
@@ -154,7 +154,7 @@ def nothing_yet(view: View | None, glyphs: Glyphs, now_s: float, *, filtered: st
     )
 
 
-def centred(lines: Sequence[Line], width: int, height: int) -> tuple[Line, ...]:
+def centred(lines: Sequence[Line], width: int, height: int) -> Lines:
     """Lines in the middle of an area."""
     above = max(0, (height - len(lines)) // 3)
     return (*((),) * above, *(((" " * max(0, (width - draw.width_of(line)) // 2), "text"), *line) for line in lines))

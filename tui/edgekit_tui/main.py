@@ -1,0 +1,169 @@
+"""`edgekit-console`: the live fleet in a terminal; or once, as text, JSON or a picture."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgekit.config import MqttConfig
+from edgekit.errors import BrokerError, ConfigError, EdgekitError, UsageError
+
+if TYPE_CHECKING:
+    from edgekit_tui.feed import Folder, Source
+
+THEME_NAMES = ("edgekit", "edgekit-light", "edgekit-high-contrast", "edgekit-colour-blind")
+"As in theme.py, which --help need not load."
+SIZE = re.compile(r"(?P<width>[1-9]\d{0,3})x(?P<height>[1-9]\d{0,3})\Z")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="edgekit-console",
+        description="Watch a fleet of edgekit devices: latency, throughput, memory, and why each artifact was selected.",
+        epilog="exit codes: 0 ok, 1 no device was heard (--once, --snapshot), 2 usage, 3 settings, "
+        "4 broker unreachable (--once, --snapshot), 5 internal, 130 interrupted",
+    )
+    link = parser.add_argument_group("broker")
+    link.add_argument("--host", default="127.0.0.1", help="MQTT broker (default: %(default)s)")
+    link.add_argument("--port", type=int, help="its port (default: 1883, with TLS 8883)")
+    link.add_argument("--username")
+    link.add_argument("--password-file", metavar="FILE", help="holds the password")
+    link.add_argument("--tls", action="store_true", help="use TLS, checked against the system's authorities")
+    link.add_argument("--ca-file", metavar="FILE", help="use TLS, checked against this authority")
+    link.add_argument("--site", help="show this site alone")
+    look = parser.add_argument_group("screen")
+    look.add_argument("--ascii", action="store_true", help="draw without Unicode")
+    look.add_argument("--theme", default="edgekit", choices=THEME_NAMES, help="default: %(default)s")
+    look.add_argument("--open", metavar="DEVICE", help="open this device first")
+    look.add_argument("--exit-after", type=float, metavar="SECONDS", help="leave by itself")
+    once = parser.add_argument_group("without a terminal")
+    once.add_argument("--once", action="store_true", help="print the fleet and exit")
+    once.add_argument("--json", action="store_true", help="with --once: as JSON")
+    once.add_argument("--snapshot", metavar="FILE.svg", help="draw the screen into an SVG picture and exit")
+    once.add_argument("--size", default="120x40", metavar="WxH", help="of the picture, in cells (default: %(default)s)")
+    once.add_argument("--wait", type=float, default=12.0, metavar="SECONDS",
+                      help="how long to wait for every device's window (default: %(default)g)")  # fmt: skip
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the console and return its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        return run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
+        return 0
+    except EdgekitError as error:
+        if args.debug:
+            raise
+        print(f"edgekit-console: {error}", file=sys.stderr)
+        return exit_code(error)
+
+
+def run(args: argparse.Namespace) -> int:
+    """What the options ask for. Raises UsageError, ConfigError, BrokerError."""
+    size = check(args)
+    from edgekit.telemetry.watch import Watcher
+    from edgekit_tui.feed import Folder
+
+    config = mqtt_config(args)
+    endpoint = f"{config.host}:{config.port}"
+    source = Watcher(config)
+    folder = Folder(source, endpoint=endpoint, site=args.site)
+    if not (args.once or args.snapshot):
+        return watch(args, source, folder)
+    from edgekit_tui import once
+    from edgekit_tui.app import Console
+    from edgekit_tui.draw import ASCII, UNICODE
+
+    view = once.gather(source, folder, wait_s=args.wait, endpoint=endpoint)
+    if args.snapshot:
+        app = Console(ascii_only=args.ascii, theme=args.theme, clock=lambda: view.now_s)
+        once.snapshot(app, view, Path(args.snapshot), size=size, then=lambda app: app.open_named(args.open))
+    if args.json:
+        print(once.as_json(view))
+    elif args.once and view.rows:
+        width = shutil.get_terminal_size((160, 24)).columns
+        print(once.as_table(view, width=width, glyphs=ASCII if args.ascii else UNICODE))
+    if not view.rows:
+        print(f"edgekit-console: no device was heard within {args.wait:g} s at {endpoint}", file=sys.stderr)
+    return 0 if view.rows else 1
+
+
+def watch(args: argparse.Namespace, source: Source, folder: Folder) -> int:
+    """The live screen, until it is left."""
+    from edgekit_tui.app import Console, Failed, Folded
+    from edgekit_tui.feed import Feed
+
+    app = Console(ascii_only=args.ascii, theme=args.theme, opening=args.open, exit_after_s=args.exit_after)
+    feed = Feed(
+        source,
+        folder,
+        post=lambda view: app.post_message(Folded(view)),
+        failed=lambda error: app.post_message(Failed(error)),
+    )
+    feed.start()
+    try:
+        app.run()
+    finally:
+        feed.stop()
+    if app.error is None:
+        return app.return_code or 0
+    if args.debug or isinstance(app.error, EdgekitError):
+        raise app.error
+    print(f"edgekit-console: the reader failed: {app.error!r}; --debug shows where", file=sys.stderr)
+    return 5
+
+
+def check(args: argparse.Namespace) -> tuple[int, int]:
+    """The picture's size. Raises UsageError for options that do not go together."""
+    size = SIZE.match(args.size)
+    if size is None:
+        raise UsageError(f"--size {args.size}: write width x height in cells, such as 120x40")
+    if args.json and not args.once:
+        raise UsageError("--json needs --once")
+    if args.wait <= 0:
+        raise UsageError(f"--wait {args.wait:g}: must be more than 0 seconds")
+    if not (args.once or args.snapshot or (sys.stdout.isatty() and sys.stdin.isatty())):
+        raise UsageError("the live screen needs a terminal; --once prints the fleet, --snapshot FILE.svg draws it")
+    return int(size["width"]), int(size["height"])
+
+
+def mqtt_config(args: argparse.Namespace) -> MqttConfig:
+    """The broker's settings. Raises ConfigError for a file that is not there."""
+    for option, path in (("--password-file", args.password_file), ("--ca-file", args.ca_file)):
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(path, None, f"no such file ({option})")
+    tls = bool(args.tls or args.ca_file)
+    return MqttConfig(
+        host=args.host,
+        port=args.port or (8883 if tls else 1883),
+        username=args.username,
+        password_file=args.password_file,
+        ca_file=args.ca_file,
+        tls=tls,
+    )
+
+
+def exit_code(error: EdgekitError) -> int:
+    """The exit code of an error, as everywhere in edgekit."""
+    if isinstance(error, UsageError):
+        return 2
+    if isinstance(error, ConfigError):
+        return 3
+    return 4 if isinstance(error, BrokerError) else 5
+
+
+if __name__ == "__main__":
+    sys.exit(main())

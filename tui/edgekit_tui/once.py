@@ -1,0 +1,98 @@
+"""The console without a terminal: the fleet once as text or JSON, or drawn into a picture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from textual.pilot import Pilot
+
+from edgekit.errors import BrokerError, ConfigError
+from edgekit_tui.app import Console, Folded
+from edgekit_tui.columns import Pen, arrange, columns, gap_of, sort_rows, widest
+from edgekit_tui.draw import Glyphs, fit
+from edgekit_tui.feed import PERIOD_S, Folder, Source, View
+from edgekit_tui.rows import LIVE
+
+CONNECT_S = 5.0
+"A broker that does not answer by then is taken for unreachable."
+QUIET_S = 0.5
+"Retained messages arrive in a burst; this long without a new device, and the fleet is taken for known."
+
+
+def gather(source: Source, folder: Folder, *, wait_s: float, endpoint: str) -> View:
+    """The fleet as soon as every live device has sent a window, or after `wait_s`.
+
+    Raises BrokerError when there is no connection within `CONNECT_S` or `wait_s`, whichever is less.
+    """
+    started = last_change = time.monotonic()
+    view: View | None = None
+    source.start()
+    try:
+        while (elapsed := time.monotonic() - started) < wait_s:
+            newer = folder.step(time.time())
+            if newer is not None and (view is None or newer.totals.devices != view.totals.devices):
+                last_change = time.monotonic()
+            view = newer or view
+            if view is not None and not view.link.was_connected and elapsed > min(CONNECT_S, wait_s):
+                break
+            if view is not None and is_complete(view) and time.monotonic() - last_change > QUIET_S:
+                break
+            time.sleep(PERIOD_S)
+        if view is None or not view.link.was_connected:
+            raise BrokerError(endpoint, f"no connection within {min(CONNECT_S, wait_s):g} s: {source.state}")
+    finally:
+        source.stop()
+    return view
+
+
+def is_complete(view: View) -> bool:
+    """Every device that is alive has told who it is and sent a window."""
+    devices = view.fleet.devices.values()
+    return bool(devices) and all(
+        device.birth is not None and device.last_metrics is not None for device in devices if device.presence in LIVE
+    )
+
+
+def as_json(view: View) -> str:
+    """The totals, rows and events with exactly the fields they have."""
+    value = {"now_s": view.now_s, "totals": view.totals, "rows": view.rows, "events": view.fleet.events}
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def as_table(view: View, *, width: int, glyphs: Glyphs) -> str:
+    """The fleet table as plain text."""
+    every = columns()
+    rows = sort_rows(view.rows, every[1], descending=False)
+    layout = arrange(every, width, widest(every, rows))
+    pen = Pen(glyphs=glyphs, now_s=view.now_s)
+    lines = [[fit(column.title, cells, glyphs, right=column.right) for column, cells in layout]]
+    for row in rows:
+        texts = ["".join(text for text, _ in column.draw(row, cells, pen)) for column, cells in layout]
+        lines.append([fit(text, cells, glyphs, right=c.right) for text, (c, cells) in zip(texts, layout, strict=True)])
+    return "\n".join((" " * gap_of(width)).join(line).rstrip() for line in lines)
+
+
+def snapshot(app: Console, view: View, path: Path, *, size: tuple[int, int], then: Callable[[Console], None]) -> None:
+    """Draw the view without a terminal and write the picture as SVG. `then` may turn to another screen first.
+
+    Raises ConfigError when the file cannot be written.
+    """
+
+    async def shoot(pilot: Pilot[None]) -> None:
+        app.post_message(Folded(view))
+        await pilot.pause()
+        then(app)
+        await pilot.pause()
+        await pilot.pause()
+        drawn.append(app.export_screenshot(title="edgekit-console"))
+        app.exit()
+
+    drawn: list[str] = []
+    app.run(headless=True, size=size, auto_pilot=shoot)
+    try:
+        path.write_text(drawn[0], encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(path, None, f"cannot be written: {e.strerror}") from e
