@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from edgekit.errors import InputError
 from edgekit.pipeline.answers import Segment
-from edgekit.pipeline.image import InputError
 from edgekit.steps import Frames, SpeechSegments
 
 Array = np.ndarray[Any, Any]
@@ -32,12 +32,12 @@ def decode_wav(raw: bytes, rate_hz: int) -> Array:
     elif kind == _FLOAT and bits == 32:
         samples = np.frombuffer(data[: len(data) // 4 * 4], "<f4")
     else:
-        raise InputError(f"the WAV holds format {kind} with {bits} bits; PCM (8 to 32 bits) or float32 is needed")
+        raise InputError("WAV", f"holds format {kind} with {bits} bits; PCM (8 to 32 bits) or float32 is needed")
     samples = samples[: len(samples) // channels * channels].reshape(-1, channels).mean(axis=1, dtype=np.float32)
     if not len(samples):
-        raise InputError("the WAV holds no samples")
+        raise InputError("WAV", "holds no samples")
     if not np.isfinite(samples).all():
-        raise InputError("the WAV holds samples that are not numbers")
+        raise InputError("WAV", "holds samples that are not numbers")
     return resample(samples, source_hz, rate_hz)
 
 
@@ -46,7 +46,7 @@ def _chunks(raw: bytes) -> tuple[int, int, int, int, bytes]:
     stream = io.BytesIO(raw)
     header = stream.read(12)
     if len(header) < 12 or header[:4] != b"RIFF" or header[8:] != b"WAVE":
-        raise InputError("the input is not a WAV file")
+        raise InputError("WAV", "not a WAV file")
     layout: tuple[int, int, int, int] | None = None
     while len(head := stream.read(8)) == 8:
         name, size = struct.unpack("<4sI", head)
@@ -59,9 +59,9 @@ def _chunks(raw: bytes) -> tuple[int, int, int, int, bytes]:
             layout = (kind, channels, rate_hz, bits)
         if name == b"data" and layout is not None:
             if not layout[1] or not layout[2]:
-                raise InputError(f"the WAV says {layout[1]} channels at {layout[2]} Hz")
+                raise InputError("WAV", f"says {layout[1]} channels at {layout[2]} Hz")
             return (*layout, body)
-    raise InputError("the WAV file is cut off: it has no sound data")
+    raise InputError("WAV", "cut off: it has no sound data")
 
 
 def _pcm24(data: bytes) -> Array:

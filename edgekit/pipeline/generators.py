@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgekit.errors import RuntimeUnavailable
+from edgekit.pipeline.image import load_pillow
 from edgekit.pipeline.made_files import made_file
 from edgekit.pipeline.made_speech import made_speech
 
@@ -131,7 +131,10 @@ def _paper(rng: random.Random, width: int, height: int) -> tuple[Image.Image, tu
     light = tuple(rng.randint(200, 255) for _ in range(3))
     dark = tuple(rng.randint(0, 70) for _ in range(3))
     paper, ink = (dark, light) if rng.random() < 0.2 else (light, dark)
-    return _pillow().new("RGB", (width, height), paper), (ink[0], ink[1], ink[2])
+    load_pillow()
+    from PIL import Image
+
+    return Image.new("RGB", (width, height), paper), (ink[0], ink[1], ink[2])
 
 
 def _write(image: Image.Image, at: tuple[int, int], words: str, size: int, ink: tuple[int, int, int]) -> Rectangle:
@@ -162,16 +165,6 @@ def _png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as e:
-        raise RuntimeUnavailable(
-            "Pillow", "needed to make images and not installed", 'pip install "pillow>=10.1"'
-        ) from e
-    return Image
 
 
 def _font(size: int) -> Any:

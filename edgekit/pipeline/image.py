@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.errors import EdgekitError, RuntimeUnavailable
+from edgekit.errors import InputError, RuntimeUnavailable
 from edgekit.steps import DecodeImage, Layout, Normalize, Resize
 
 Array = np.ndarray[Any, Any]
-
-
-class InputError(EdgekitError):
-    """An input file that is not what the model takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +28,26 @@ class Placement:
     top: int = 0
 
 
+def load_pillow() -> None:
+    """Import Pillow now, so that its absence is said early and its import is not timed as preprocessing.
+
+    Raises RuntimeUnavailable.
+    """
+    try:
+        import PIL.Image
+        import PIL.ImageOps  # noqa: F401
+    except ImportError as e:
+        raise RuntimeUnavailable("Pillow", f"needed for images: {e}", 'pip install "pillow>=10.1"') from e
+
+
 def decode_image(raw: bytes, step: DecodeImage) -> Array:
     """An image file -> (height, width, 3 or 1) uint8. Transparent parts become white.
 
     Raises InputError (not an image, damaged), RuntimeUnavailable (Pillow is not installed).
     """
-    try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
-    except ImportError as e:
-        mend = 'pip install "pillow>=10.1"'
-        raise RuntimeUnavailable("Pillow", "needed to read images and not installed", mend) from e
+    load_pillow()
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
     try:
         with Image.open(io.BytesIO(raw)) as image:
             upright = ImageOps.exif_transpose(image)
@@ -50,11 +56,11 @@ def decode_image(raw: bytes, step: DecodeImage) -> Array:
                 upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
             pixels = np.asarray(upright.convert("L" if step.color == "gray" else "RGB"))
     except UnidentifiedImageError as e:
-        raise InputError("the input is not an image that Pillow can read (JPEG, PNG, BMP, WebP, TIFF, GIF)") from e
+        raise InputError("image", "not one that Pillow can read (JPEG, PNG, BMP, WebP, TIFF, GIF)") from e
     except Image.DecompressionBombError as e:
-        raise InputError(f"the image is too large: {e}") from e
+        raise InputError("image", f"too large: {e}") from e
     except (OSError, ValueError, SyntaxError) as e:  # Pillow reports damaged files with each of these
-        raise InputError(f"the image is damaged: {e}") from e
+        raise InputError("image", f"damaged: {e}") from e
     if step.color == "gray":
         return pixels[:, :, None]
     return np.ascontiguousarray(pixels[:, :, ::-1]) if step.color == "bgr" else pixels

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.errors import CatalogError
+from edgekit.errors import CatalogError, InputError
 from edgekit.manifest import Model, TensorSpec
 from edgekit.pipeline import audio, boxes, content, image, text
 from edgekit.pipeline.answers import Answer, Boxes, Label, Labels, Segments, Tensors, TensorSummary, Text
-from edgekit.pipeline.image import InputError
 from edgekit.pipeline.stateful import Run, run_prepared
 from edgekit.steps import (
     ContentType,
@@ -75,6 +74,8 @@ class Pipeline:
         self.model = model
         names = {step.labels for step in model.postprocess if isinstance(step, TopK | ContentType)}
         names |= {step.alphabet for step in model.postprocess if isinstance(step, Ctc)}
+        if any(isinstance(step, DecodeImage) for step in model.preprocess):
+            image.load_pillow()
         self._lines = {name: read_lines(model.folder / name) for name in names}
 
     def preprocess(self, raw: bytes | Path, *, axes: Mapping[str, int] | None = None) -> Prepared:
@@ -84,7 +85,7 @@ class Pipeline:
         """
         data = _read(raw) if isinstance(raw, Path) else raw
         if not self.model.preprocess:
-            raise InputError(f"{self.model.name} declares no preprocessing: give its tensors as an .npz")
+            raise InputError("file", f"{self.model.name} declares no preprocessing: give its tensors as an .npz")
         bound = dict(axes or {})
         value: Any = data
         context = Context()
@@ -177,7 +178,10 @@ class Pipeline:
 
 
 def open_pipeline(model: Model) -> Pipeline:
-    """The model's declared steps, ready. Raises CatalogError when a label file is missing."""
+    """The model's declared steps, ready.
+
+    Raises CatalogError (a label file is missing), RuntimeUnavailable (Pillow is missing).
+    """
     return Pipeline(model)
 
 
@@ -218,7 +222,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as e:
-        raise InputError(f"{path}: cannot be read: {e.strerror or e}") from e
+        raise InputError(str(path), f"cannot be read: {e.strerror or e}") from e
 
 
 def _as_dtype(value: Array, spec: TensorSpec) -> Array:
