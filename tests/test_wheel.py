@@ -1,0 +1,66 @@
+"""The built wheel, installed into a clean environment, holds the boards, the models and the console's styles."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def quiet(*argv: str | Path, cwd: Path) -> str:
+    """Run a command outside the checkout and return its stdout; a failure shows its stderr."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("EDGEKIT", "PYTHON"))}
+    run = subprocess.run([str(a) for a in argv], capture_output=True, text=True, cwd=cwd, env=environ, timeout=110)
+    assert run.returncode == 0, f"{argv}: {run.stdout}\n{run.stderr}"
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that holds the wheel and its core dependencies only."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    built = subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder, ROOT], capture_output=True, text=True)
+    if built.returncode and "Could not find a version" in built.stderr:
+        pytest.skip("the package index cannot be reached, so the build back end cannot be had")
+    assert built.returncode == 0, built.stderr
+    quiet(sys.executable, "-m", "venv", folder / "env", cwd=folder)
+    python = folder / "env/bin/python"
+    quiet(python, "-m", "pip", "install", "-q", *folder.glob("edgekit_deploy-*.whl"), cwd=folder)
+    return python.parent
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_wheel_lists_the_boards_and_models_of_the_checkout(clean_environment: Path, tmp_path: Path):
+    boards = json.loads(quiet(clean_environment / "edgekit", "boards", "--json", cwd=tmp_path))
+    assert len(boards["boards"] if isinstance(boards, dict) else boards) == len(list((ROOT / "devices").glob("*.toml")))
+    models = json.loads(quiet(clean_environment / "edgekit", "models", "--json", cwd=tmp_path))
+    assert {model["name"] for model in models} == {path.parent.name for path in (ROOT / "models").glob("*/model.toml")}
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_board_install_has_at_most_ten_distributions(clean_environment: Path, tmp_path: Path):
+    listed = json.loads(quiet(clean_environment / "python", "-m", "pip", "list", "--format=json", cwd=tmp_path))
+    names = {entry["name"].lower() for entry in listed} - {"pip", "setuptools", "wheel"}
+    assert len(names) <= 10, names
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").lower()
+    assert all(name in readme for name in names), names
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_wheel_says_in_one_line_what_is_missing(clean_environment: Path, tmp_path: Path):
+    run = subprocess.run(
+        [clean_environment / "edgekit-console", "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert "Traceback" not in run.stderr
+    assert shutil.which("edgekit", path=clean_environment)
