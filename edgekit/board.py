@@ -15,8 +15,8 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class BoardMatch(_Table, kw_only=True):
-    """`[match]`: shell patterns, any of which may match; the first rules are the more telling ones."""
+class BoardMatch(_Table, frozen=True, kw_only=True):
+    """`[match]`: patterns in which "*" stands for anything; any may match; the first rules are the more telling ones."""
 
     compatible: tuple[str, ...] = ()
     "Device-tree strings of this very board."
@@ -33,7 +33,7 @@ class BoardMatch(_Table, kw_only=True):
     "As `uname -m` says: the last resort."
 
 
-class DeclaredAccelerator(_Table, kw_only=True):
+class DeclaredAccelerator(_Table, frozen=True, kw_only=True):
     """`[[accelerator]]`: what the board is sold with."""
 
     kind: str
@@ -43,11 +43,13 @@ class DeclaredAccelerator(_Table, kw_only=True):
     dla_cores: int = 0
     peak_int8_tops: float | None = None
     "The maker's figure, not a measurement."
+    max_hz: int | None = None
+    "Top clock, where a lower one tells that the board is not set up as its name says."
     optional: bool = False
     "An extra (a hat, a card, a bigger variant): its absence is no mismatch."
 
 
-class RuntimePreference(_Table, kw_only=True):
+class RuntimePreference(_Table, frozen=True, kw_only=True):
     """`[[runtime]]`: one way to run models here, best first, in the library's own words."""
 
     runtime: str
@@ -64,7 +66,7 @@ class RuntimePreference(_Table, kw_only=True):
     note: str = ""
 
 
-class Power(_Table, kw_only=True):
+class Power(_Table, frozen=True, kw_only=True):
     """`[power]`: the modes of the board's own tool, as declared."""
 
     tool: str = ""
@@ -72,7 +74,7 @@ class Power(_Table, kw_only=True):
     recommended: str | None = None
 
 
-class Sensors(_Table, kw_only=True):
+class Sensors(_Table, frozen=True, kw_only=True):
     """`[sensors]`: where this board's readings lie, for checking by hand."""
 
     temperature: str | None = None
@@ -81,7 +83,7 @@ class Sensors(_Table, kw_only=True):
     throttled: str | None = None
 
 
-class Board(_Table, kw_only=True):
+class Board(_Table, frozen=True, kw_only=True):
     """A board profile."""
 
     id: str
@@ -97,6 +99,8 @@ class Board(_Table, kw_only=True):
     "Nominal size, when the board has one only. Never a measurement."
     memory_reserve_bytes: int = 128 * 1024 * 1024
     "Left to the system when a model is chosen."
+    trust_model_text: bool = True
+    "False: the device tree's model text is marketing and `name` is shown in its place."
     match: BoardMatch
     accelerator: tuple[DeclaredAccelerator, ...] = ()
     runtime: tuple[RuntimePreference, ...] = ()

@@ -31,6 +31,8 @@ class Accelerator:
     compute_capability: Optional[str] = None
     dla_cores: Optional[int] = None
     cores: Optional[int] = None
+    max_hz: Optional[int] = None
+    "Top of its clock table."
     memory_bytes: Optional[int] = None
     "Memory of its own. None: it shares the system's, or cannot tell."
     driver: Optional[str] = None

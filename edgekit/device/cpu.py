@@ -214,7 +214,7 @@ def _core_name(block: Dict[str, str]) -> Optional[str]:
 
 
 def _is_x86(blocks: List[Dict[str, str]]) -> bool:
-    return any("flags" in block and "vendor_id" in block or "flags" in block for block in blocks)
+    return any("flags" in block for block in blocks)
 
 
 def _kernel_machine(tree: Tree, blocks: List[Dict[str, str]]) -> Optional[str]:

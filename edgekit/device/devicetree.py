@@ -118,7 +118,9 @@ def soc_name(compatible: Tuple[str, ...]) -> Optional[str]:
 
 def _interesting(name: str) -> bool:
     """Accelerators hide behind few node names; the hundreds of others need not be opened."""
-    return name.startswith(("npu", "dsp", "remoteproc", "ethos", "accelerator", "neutron", "tpu", "ai-engine", "vipnano"))
+    return name.startswith(
+        ("npu", "dsp", "remoteproc", "ethos", "accelerator", "neutron", "tpu", "ai-engine", "vipnano")
+    )
 
 
 def _region_sizes(data: Optional[bytes], cells: Tuple[Optional[int], Optional[int]]) -> List[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from edgekit.device.devicetree import DeviceTree, soc_name
@@ -58,16 +57,23 @@ class Identity(NamedTuple):
     usb: Tuple[str, ...]
 
 
+class _Hit(NamedTuple):
+    position: int
+    letters: int
+    why: str
+
+
 class Match(NamedTuple):
     """How well a profile fits; a lower `rank` is a better fit."""
 
-    rank: Tuple[int, int, int]
+    rank: Tuple[int, int, int, int]
+    "Rule, position of the matched text, letters of the pattern (more is better, so negated), misfit of the memory."
     profile: Profile
     why: str
 
 
 _RULES = ("compatible", "model", "dmi_product", "soc_compatible", "cpu_model", "pci", "usb", "machine")
-"""Rules of a profile's [match], the most telling first. Each is a list of shell patterns, any of which may match."""
+"""Rules of a profile's [match], the most telling first. Each is a list of patterns with "*", any of which may match."""
 _BOARD_RULES = 3
 "The first rules name a board; the others a family of boards."
 
@@ -99,8 +105,8 @@ def rank(identity: Identity, profiles: Iterable[Profile], memory_total_bytes: Op
         for number, rule in enumerate(_RULES):
             hit = _hit(rule, profile.get("match", {}).get(rule, ()), identity)
             if hit:
-                fit = (number, hit[0], _size_misfit(profile.get("memory_bytes"), memory_total_bytes))
-                found.append(Match(fit, profile, hit[1]))
+                misfit = _size_misfit(profile.get("memory_bytes"), memory_total_bytes)
+                found.append(Match((number, hit.position, -hit.letters, misfit), profile, hit.why))
                 break
     return sorted(found, key=lambda match: (match.rank, str(match.profile.get("id", ""))))
 
@@ -110,6 +116,8 @@ def board_facts(tree: Tree, identity: Identity, matches: List[Match], soc: Optio
     best = matches[0] if matches else None
     is_board = best is not None and best.rank[0] < _BOARD_RULES
     named = str(best.profile.get("name", "")) if best is not None and is_board else ""
+    if best is not None and best.profile.get("trust_model_text", True):
+        named = identity.model or named
     dmi_name = " ".join(part for part in (identity.dmi_vendor, identity.dmi_product) if part)
     notes = []
     if best is not None and is_board:
@@ -156,7 +164,9 @@ def pi_revision_bytes(tree: Tree) -> Optional[int]:
     data = tree.data("proc/device-tree/system/linux,revision", 4)
     code = int.from_bytes(data, "big") if data and len(data) == 4 else None
     if code is None:
-        line = next((line for line in (tree.text("proc/cpuinfo") or "").splitlines() if line.startswith("Revision")), "")
+        line = next(
+            (line for line in (tree.text("proc/cpuinfo") or "").splitlines() if line.startswith("Revision")), ""
+        )
         code = to_int(line.partition(":")[2].strip(), 16)
     if code is None or not code >> 23 & 1:  # bit 23 marks the new style; older codes are a table of their own
         return None
@@ -170,8 +180,12 @@ def device_id(tree: Tree) -> Optional[str]:
     comes last because only root may read it, and a daemon and a user must get the same id. Never machine-id: an SD
     card is cloned with it.
     """
-    for name in ("proc/device-tree/serial-number", "sys/firmware/devicetree/base/serial-number",
-                 "sys/devices/soc0/serial_number", "sys/devices/soc0/soc_uid"):
+    for name in (
+        "proc/device-tree/serial-number",
+        "sys/firmware/devicetree/base/serial-number",
+        "sys/devices/soc0/serial_number",
+        "sys/devices/soc0/soc_uid",
+    ):
         found = _as_id("soc", tree.line(name))
         if found:
             return found
@@ -193,8 +207,9 @@ def _permanent_mac(tree: Tree) -> Optional[str]:
             continue
         address = tree.line(folder + "/address") or ""
         if re.fullmatch(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", address) and address != "00:00:00:00:00:00":
-            found.append((not name.startswith("e"), address))  # wired before wireless
-    return min(found)[1].replace(":", "") if found else None
+            local = bool(int(address[:2], 16) & 2)  # given by software, as virtual machines have it
+            found.append((local, not name.startswith("e"), address))  # wired before wireless
+    return min(found)[2].replace(":", "") if found else None
 
 
 def _as_id(prefix: str, text: Optional[str]) -> Optional[str]:
@@ -203,16 +218,34 @@ def _as_id(prefix: str, text: Optional[str]) -> Optional[str]:
     return None if blank or len(cleaned) < 6 else f"{prefix}-{cleaned}"
 
 
-def _hit(rule: str, patterns: Any, identity: Identity) -> Optional[Tuple[int, str]]:
-    """(position of the text that matched, why) or None. Earlier compatible strings are more specific."""
+def _hit(rule: str, patterns: Any, identity: Identity) -> Optional[_Hit]:
+    """The best match of one rule. Earlier compatible strings are more specific, and so are longer patterns."""
     source = "compatible" if rule == "soc_compatible" else rule
     value = getattr(identity, source)
     texts = value if isinstance(value, tuple) else (value,)
     for position, text in enumerate(texts):
-        for pattern in patterns:
-            if text and fnmatchcase(text.lower(), str(pattern).lower()):
-                return position if rule == "compatible" else 0, f"{rule} {pattern!r} matches {text[:120]!r}"
+        matching = [pattern for pattern in patterns if text and _matches(text.lower(), pattern.lower())]
+        if matching:
+            pattern = max(matching, key=len)
+            why = f"{rule} {pattern!r} matches {text[:120]!r}"
+            return _Hit(position if rule == "compatible" else 0, len(pattern.replace("*", "")), why)
     return None
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Whether `text` is `pattern`, in which "*" stands for anything; fnmatch would compile hundreds of patterns."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return text == first
+    if not text.startswith(first) or len(text) < len(first) + len(rest[-1]) or not text.endswith(rest[-1]):
+        return False
+    at, end = len(first), len(text) - len(rest[-1])
+    for piece in rest[:-1]:
+        at = text.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
 
 
 def _size_misfit(declared: Any, total: Optional[int]) -> int:

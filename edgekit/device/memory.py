@@ -55,9 +55,9 @@ def read_meminfo(tree: Tree) -> Dict[str, int]:
             fields[match.group(1)] = int(match.group(2)) * 1024
         elif line.startswith("Mem:") and len(line.split()) >= 3:  # Linux 2.4's table, in bytes
             columns = line.split()
-            for key, value in zip(("MemTotal", "", "MemFree"), columns[1:4]):
-                number = to_int(value)
-                if key and number is not None and number >= 0:
+            for key, column in (("MemTotal", 1), ("MemFree", 3)):
+                number = to_int(columns[column]) if column < len(columns) else None
+                if number is not None and number >= 0:
                     fields.setdefault(key, number)
     return fields
 
@@ -149,7 +149,10 @@ def _about_declared(total: int, declared: Optional[int]) -> List[str]:
 
 
 def _swap(tree: Tree, fields: Dict[str, int]) -> Optional[int]:
-    sizes = [to_int(row[2]) for row in (line.split() for line in (tree.text("proc/swaps") or "").splitlines()[1:65])
-             if len(row) >= 3]
+    sizes = [
+        to_int(row[2])
+        for row in (line.split() for line in (tree.text("proc/swaps") or "").splitlines()[1:65])
+        if len(row) >= 3
+    ]
     known = [size * 1024 for size in sizes if size is not None and size >= 0]
     return sum(known) if known else fields.get("SwapTotal")

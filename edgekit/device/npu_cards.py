@@ -84,7 +84,9 @@ def find(scene: Scene) -> List[Accelerator]:
     for card in _BY_NODE:
         nodes = device_nodes(scene.tree, *card.nodes)
         if nodes and card.kind not in kinds:
-            found.append(_accelerator(card, nodes, judge(nodes, node_suffices=card.node_suffices, wanted=""), nodes[0].path))
+            found.append(
+                _accelerator(card, nodes, judge(nodes, node_suffices=card.node_suffices, wanted=""), nodes[0].path)
+            )
     return found
 
 
@@ -117,7 +119,9 @@ def _own_nodes(scene: Scene, device: PciDevice, card: _Card, alike: List[PciDevi
     mine = []
     for node in nodes:
         name = node.path.rpartition("/")[2]
-        classes = [kind for kind in ("apex", "hailo_chardev", "memx") if scene.tree.exists(f"sys/class/{kind}/{name}/device")]
+        classes = [
+            kind for kind in ("apex", "hailo_chardev", "memx") if scene.tree.exists(f"sys/class/{kind}/{name}/device")
+        ]
         if classes and scene.tree.target(f"sys/class/{classes[0]}/{name}/device") == device.address:
             mine.append(node)
     at = alike.index(device)

@@ -31,12 +31,13 @@ def _hexagon(version: str, soc: str) -> _Npu:
 
 
 _RKNPU_DEV = ("dev/rknpu",)
+_RKNPU_PRECISIONS = ("int8", "int16", "fp16")
 _RKNPU = "rockchip,rk[0-9a-z]+-(?:rknpu|rknn-core)"
 _NPUS: Tuple[_Npu, ...] = (
-    _Npu("rknpu", "Rockchip RK3588 NPU", "rk3588[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 3, ("int8", "int16", "fp16")),
-    _Npu("rknpu", "Rockchip RK3576 NPU", "rk3576[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 2, ("int8", "int16", "fp16")),
-    _Npu("rknpu", "Rockchip RK3566 NPU", "rk3566[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 1, ("int8", "int16", "fp16")),
-    _Npu("rknpu", "Rockchip RK3568 NPU", "rk3568[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 1, ("int8", "int16", "fp16")),
+    _Npu("rknpu", "Rockchip RK3588 NPU", "rk3588[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 3, _RKNPU_PRECISIONS),
+    _Npu("rknpu", "Rockchip RK3576 NPU", "rk3576[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 2, _RKNPU_PRECISIONS),
+    _Npu("rknpu", "Rockchip RK3566 NPU", "rk3566[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 1, _RKNPU_PRECISIONS),
+    _Npu("rknpu", "Rockchip RK3568 NPU", "rk3568[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 1, _RKNPU_PRECISIONS),
     _Npu("rknpu", "Rockchip RK3562 NPU", "rk3562[a-z]?", _RKNPU, _RKNPU_DEV, (), (), True, 1, ("int8",)),
     _Npu("vsi_npu", "VeriSilicon VIP NPU", "imx8mp", "vivante,gc|amlogic,.*-npu", ("dev/galcore",), (), (), True,
          None, ("int8", "int16", "fp16")),
@@ -62,7 +63,7 @@ _RKNPU_KERNELS = ((4, 4), (4, 19), (5, 10), (6, 1))
 
 def find(scene: Scene) -> List[Accelerator]:
     """The NPUs of this machine's chip."""
-    found = []
+    found: List[Accelerator] = []
     for npu in _NPUS:
         by_soc = any(re.fullmatch(npu.soc, name) for name in _chips(scene))
         nodes_dt = [node for node in scene.dt.matching(npu.node) if _names_npu(npu, node.name)]
@@ -122,7 +123,9 @@ def _rknpu(scene: Scene) -> Tuple[Verdict, Tuple[DeviceNode, ...]]:
     series = (int(match.group(1)), int(match.group(2))) if match else None
     loaded = scene.loaded("rknpu", "rocket")
     if not loaded and series and series not in _RKNPU_KERNELS and series < _ROCKET_SINCE:
-        return Verdict(False, f"kernel {series[0]}.{series[1]} has no driver for it: rknpu is in the vendor's kernels"), ()
+        return Verdict(
+            False, f"kernel {series[0]}.{series[1]} has no driver for it: rknpu is in the vendor's kernels"
+        ), ()
     return judge((), loaded=loaded, node_suffices=True, wanted="/dev/rknpu or its render node"), ()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from edgekit.device.accelerators import Accelerator, Scene, Verdict, judge
-from edgekit.device.bus import PciDevice, device_nodes
+from edgekit.device.bus import DeviceNode, PciDevice, device_nodes
 from edgekit.device.nvml import Gpu, read_gpus
+from edgekit.device.tree import to_int
 
 _VENDOR = 0x10DE
 _DISPLAY = (0x0300, 0x0302)
@@ -46,9 +47,9 @@ def is_gb10(scene: Scene) -> bool:
 def find(scene: Scene) -> List[Accelerator]:
     """The NVIDIA GPUs of this machine."""
     displays = [d for d in scene.pci if d.vendor == _VENDOR and d.kind >> 8 in _DISPLAY]
-    integrated = _integrated(scene, displays)
-    if integrated is not None and integrated.driver == "pci":
+    if scene.soc == "tegra264" or is_gb10(scene):
         displays = displays[1:]  # the chip's own GPU shows itself on PCI
+    integrated = _gb10(scene) if is_gb10(scene) else _tegra(scene)
     found = [integrated] if integrated is not None else []
     found += _discrete(scene, displays)
     if not found:
@@ -56,26 +57,28 @@ def find(scene: Scene) -> List[Accelerator]:
     return found
 
 
-def _integrated(scene: Scene, displays: List[PciDevice]) -> Optional[Accelerator]:
-    if is_gb10(scene):
-        return Accelerator(
-            kind="cuda_igpu",
-            name="NVIDIA GB10 integrated GPU (Blackwell)",
-            present=True,
-            usable=None,
-            why_not_usable="only CUDA itself can tell",
-            evidence="Cortex-X925 and -A725 cores with NVIDIA's PCIe bridges",
-            **_abilities("12.1"),
-            dla_cores=0,
-            driver="pci" if displays else None,
-            nodes=device_nodes(scene.tree, "dev/nvidia*"),
-        )
+def _gb10(scene: Scene) -> Accelerator:
+    nodes = device_nodes(scene.tree, "dev/nvidia*")
+    usable, why = judge(nodes, loaded=scene.loaded("nvidia"), node_suffices=False, wanted="/dev/nvidia0")
+    return Accelerator(
+        kind="cuda_igpu",
+        name="NVIDIA GB10 integrated GPU (Blackwell)",
+        present=True,
+        usable=usable,
+        why_not_usable=why,
+        evidence="Cortex-X925 and -A725 cores with NVIDIA's PCIe bridges",
+        dla_cores=0,
+        nodes=nodes,
+        **_abilities("12.1"),
+    )
+
+
+def _tegra(scene: Scene) -> Optional[Accelerator]:
     generation = _GENERATIONS.get(scene.soc or "")
     nodes = device_nodes(scene.tree, *_IGPU_NODES)
     tegra_kernel = "-tegra" in scene.kernel
     if generation is None and not nodes and not tegra_kernel:
         return None
-    on_pci = scene.soc == "tegra264" and bool(displays)
     if scene.soc == "tegra264":
         nodes += device_nodes(scene.tree, "dev/nvidia*")
     seen = [f"SoC {scene.soc}"] if generation else []
@@ -88,14 +91,15 @@ def _integrated(scene: Scene, displays: List[PciDevice]) -> Optional[Accelerator
         usable=usable,
         why_not_usable=why,
         evidence=", ".join(seen),
-        **_abilities(generation.compute_capability if generation else None),
         dla_cores=_dla_cores(scene),
-        driver="pci" if on_pci else (scene.loaded("nvgpu", "nouveau") or (None,))[0],
+        max_hz=_max_hz(scene),
+        driver=next(iter(scene.loaded("nvgpu", "nouveau")), None),
         nodes=nodes,
+        **_abilities(generation.compute_capability if generation else None),
     )
 
 
-def _igpu_verdict(scene: Scene, nodes: Tuple) -> Verdict:
+def _igpu_verdict(scene: Scene, nodes: Tuple[DeviceNode, ...]) -> Verdict:
     if not nodes and scene.loaded("nouveau") and not scene.loaded("nvgpu"):
         return Verdict(False, "nouveau drives the GPU: CUDA needs NVIDIA's own driver (L4T)")
     return judge(nodes, loaded=scene.loaded("nvgpu"), node_suffices=False, wanted="/dev/nvhost-gpu")
@@ -110,7 +114,18 @@ def _dla_cores(scene: Scene) -> Optional[int]:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _abilities(compute_capability: Optional[str]) -> dict:
+def _max_hz(scene: Scene) -> Optional[int]:
+    """Top of the integrated GPU's clock table: a "Super" device tree does not prove the higher clock."""
+    for name in scene.tree.names("sys/class/devfreq"):
+        if re.search(r"\.(gpu|ga10b|gv11b|gp10b|gm20b|57000000)|gpu-gpc", name):
+            folder = f"sys/class/devfreq/{name}"
+            steps = [to_int(step) for step in (scene.tree.line(folder + "/available_frequencies") or "").split()]
+            known = [step for step in [*steps, scene.tree.integer(folder + "/max_freq")] if step and step > 0]
+            return max(known, default=None)
+    return None
+
+
+def _abilities(compute_capability: Optional[str]) -> Dict[str, Any]:
     """What follows from the compute capability: INT8 dot products since 7.2 on these chips, 2:4 since 8.0."""
     if compute_capability is None:
         return {}
@@ -154,7 +169,7 @@ def _discrete(scene: Scene, displays: List[PciDevice]) -> List[Accelerator]:
     return found or _hidden(scene, nodes)
 
 
-def _hidden(scene: Scene, nodes: Tuple) -> List[Accelerator]:
+def _hidden(scene: Scene, nodes: Tuple[DeviceNode, ...]) -> List[Accelerator]:
     """A container may show the driver's own list of GPUs, but no PCI."""
     if scene.soc in _GENERATIONS or is_gb10(scene):
         return []
@@ -183,6 +198,6 @@ def _paravirtual(scene: Scene) -> List[Accelerator]:
     ]  # fmt: skip
 
 
-def _by_address(gpus: dict, address: str) -> Optional[Gpu]:
+def _by_address(gpus: Dict[str, Gpu], address: str) -> Optional[Gpu]:
     """NVML writes the PCI domain with eight digits, sysfs with four."""
     return gpus.get(address.lower().rpartition(":")[0].rpartition(":")[2] + ":" + address.lower().rpartition(":")[2])

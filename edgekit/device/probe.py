@@ -12,15 +12,24 @@ from edgekit.device.bus import pci_devices, usb_devices
 from edgekit.device.cpu import Cpu, arm_parts, read_cpu
 from edgekit.device.devicetree import DeviceTree
 from edgekit.device.identity import (
-    BoardFacts, Match, Profile, board_facts, device_id, identify, pi_revision_bytes, rank, soc,
+    BoardFacts,
+    Match,
+    Profile,
+    board_facts,
+    device_id,
+    identify,
+    pi_revision_bytes,
+    rank,
+    soc,
 )  # fmt: skip
 from edgekit.device.installed import InstalledRuntime, read_runtimes
-from edgekit.device.memory import Memory, read_memory, read_meminfo
+from edgekit.device.memory import Memory, read_meminfo, read_memory
 from edgekit.device.system import OsFacts, PowerFacts, StorageFacts, read_os, read_power, read_storage
 from edgekit.device.tree import Tree
 
 _ON_PACKAGE = ("intel_npu", "amd_xdna")
 _MIB = 1024 * 1024
+_CLOCK_RATIO = 0.95
 
 
 @dataclass(frozen=True)
@@ -105,9 +114,7 @@ def _declared(tree: Tree, board: BoardFacts, matches: List[Match]) -> Optional[i
     return by_code or (by_profile if isinstance(by_profile, int) else None)
 
 
-def _notes(
-    memory: Memory, cpu: Cpu, accelerators: Tuple[Accelerator, ...], matches: List[Match]
-) -> List[str]:
+def _notes(memory: Memory, cpu: Cpu, accelerators: Tuple[Accelerator, ...], matches: List[Match]) -> List[str]:
     notes = []
     if cpu.userland_bits == 32:
         notes.append("32-bit userland: one process maps 3 GiB at most, and onnxruntime has no wheels for it")
@@ -122,13 +129,21 @@ def _notes(
 
 def _mismatches(profile: Profile, accelerators: Tuple[Accelerator, ...]) -> List[str]:
     """The profile never answers what is here; where it and the machine disagree, that is worth a line."""
-    found = {accelerator.kind for accelerator in accelerators}
-    declared = [entry.get("kind") for entry in profile.get("accelerator", ()) if not entry.get("optional")]
-    return [
-        f"the profile {profile.get('id')} declares {kind}, which this unit does not show: off in firmware, or hidden"
-        for kind in declared
-        if kind not in found
+    found = {accelerator.kind: accelerator for accelerator in accelerators}
+    declared = [entry for entry in profile.get("accelerator", ()) if not entry.get("optional")]
+    notes = [
+        f"{profile.get('name')} is declared with {entry['kind']}, which does not show: off in firmware, or hidden here"
+        for entry in declared
+        if entry["kind"] not in found
     ]
+    for entry in declared:
+        actual = found[entry["kind"]].max_hz if entry["kind"] in found else None
+        if actual and entry.get("max_hz") and actual < entry["max_hz"] * _CLOCK_RATIO:
+            notes.append(
+                f"{profile.get('name')} is declared with {entry['max_hz'] / 1e6:.0f} MHz, the clock table of this unit "
+                f"ends at {actual / 1e6:.2f} MHz: expect less than the maker's figures"
+            )
+    return notes
 
 
 def without_momentary(facts: Facts) -> Facts:

@@ -1,4 +1,4 @@
-"""One timed sample of the board's sensors. Each is optional; what does not make sense is None with a reason, never 0."""
+"""One timed sample of the board's sensors, each optional; what makes no sense is None with a reason, never 0."""
 
 from __future__ import annotations
 

@@ -28,14 +28,16 @@ class Tree:
         self._links: Dict[str, Optional[str]] = {}
 
     def path(self, name: str) -> Optional[str]:
-        """Where `name` (no leading slash) lies on this machine; links are followed inside the root. None: a link loop."""
+        """Where `name` (no leading slash) lies here, with links followed inside the root. None: a link loop."""
         if self.live:
             return "/" + name
         return self._inside(name)
 
     def _inside(self, name: str) -> Optional[str]:
         """`name` with every link resolved as if the root were "/", so that a captured tree cannot point at the host."""
-        pending, done, links = _parts(name)[::-1], [], 0  # type: List[str], List[str], int
+        pending = _parts(name)[::-1]
+        done: List[str] = []
+        links = 0
         while pending:
             part = pending.pop()
             if part == "..":
