@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,8 +23,15 @@ from edgekit.telemetry.messages import (
     Status,
     topic,
 )  # fmt: skip
+from rich.cells import cell_len
+from textual.app import App
+
+from edgekit_tui.feed import Folder, View
 
 GIB = 2**30
+NOW_S = 1_800_000_000.0
+CELL_UNITS = 12.2
+"Width of a cell in the pictures that Textual makes."
 
 
 @dataclass(frozen=True)
@@ -181,3 +190,47 @@ def life(now_s: float, *, windows: int = 60, window_s: float = 10.0, seed: int =
 
 def _message(site: str, device: str, leaf: str, payload: msgspec.Struct, at_s: float) -> Received:
     return Received(topic=topic(site, device, leaf), payload=msgspec.json.encode(payload), received_s=at_s)
+
+
+class Feeder:
+    """A source that hands out what a test puts in, with the face of the broker's watcher."""
+
+    def __init__(self) -> None:
+        self.messages: list[Received] = []
+        self.connected = True
+        self.state = "connected"
+        self.started = self.stopped = False
+
+    def start(self) -> None:
+        self.started = True
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def drain(self) -> list[Received]:
+        messages, self.messages = self.messages, []
+        return messages
+
+
+def lived(*, windows: int = 60, now_s: float = NOW_S) -> tuple[Feeder, Folder, View]:
+    """The simulated fleet through the real fold, at `now_s`: the source, the folder and the last view."""
+    source = Feeder()
+    folder = Folder(source, endpoint="127.0.0.1:1883")
+    view = None
+    for batch in life(now_s, windows=windows):
+        source.messages = batch
+        view = folder.step(max(message.received_s for message in batch)) or view
+    view = folder.step(now_s) or view
+    assert view is not None
+    return source, folder, view
+
+
+def screen_lines(app: App[None]) -> list[str]:
+    """The text that stands on the screen, line by line, read from the app's own picture of it."""
+    lines: dict[float, str] = {}
+    picture = app.export_screenshot(simplify=True)
+    for x, y, text in re.findall(r'<text[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*clip-path[^>]*>([^<]*)</text>', picture):
+        line = lines.get(float(y), "")
+        blanks = round(float(x) / CELL_UNITS) - cell_len(line)
+        lines[float(y)] = line + " " * blanks + html.unescape(text).replace("\xa0", " ").rstrip("\n")
+    return [lines[y].rstrip() for y in sorted(lines)]

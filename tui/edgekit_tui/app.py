@@ -112,7 +112,7 @@ class Console(App[None]):
 
     def draw(self) -> None:
         """Have the screen on top draw the newest view."""
-        if isinstance(self.screen, ViewScreen):
+        if isinstance(self.screen, ViewScreen) and self.screen.is_mounted:
             self.screen.show(self.view, self._clock())
 
     @on(FleetTable.Opened)

@@ -173,12 +173,13 @@ def _selected(state: ModelState, width: int, glyphs: Glyphs) -> Iterable[Line]:
     yield clip(((how, "faint"),), width, glyphs)
     known = (("p50", state.benched_p50_ms), ("p99", state.benched_p99_ms))
     figures = [f"{name} {draw.ms(value, glyphs)} ms" for name, value in known if value is not None]
-    if state.accuracy_ratio is not None:
-        figures.append(f"accuracy {state.accuracy_ratio:.1%}")
     if figures:
         yield clip((("benched  ", "faint"), ("  ".join(figures), "text")), width, glyphs)
     if state.latency_limit_ms is not None:
         yield clip((("limit    ", "faint"), (f"{draw.ms(state.latency_limit_ms, glyphs)} ms", "limit")), width, glyphs)
+    if state.accuracy_ratio is not None:
+        accuracy = f"{state.accuracy_ratio * 100:.1f} % of the standard"
+        yield clip((("accuracy ", "faint"), (accuracy, "text")), width, glyphs)
     for reason in state.reasons:
         yield from _bullet(reason, glyphs.check, "good", width, glyphs)
     for candidate, why in state.rejections:

@@ -33,7 +33,7 @@ class Glyphs:
     states: Mapping[str, str]
     other_state: str
     spark: str
-    "Levels from lowest to highest."
+    "Levels from lowest to highest; none fills the cell, so that rows stay apart."
     full: str
     empty: str
     ellipsis: str
@@ -55,7 +55,7 @@ class Glyphs:
 
 UNICODE = Glyphs(
     states={"online": "●", "throttled": "▲", "late": "◐", "stale": "○", "offline": "✖"},
-    other_state="◌", spark="▁▂▃▄▅▆▇█", full="━", empty="─", ellipsis="…", descending="▼", ascending="▲", dot="·",
+    other_state="◌", spark="▁▂▃▄▅▆▇", full="━", empty="─", ellipsis="…", descending="▼", ascending="▲", dot="·",
     missing="–", cursor="▌", check="✓", cross="✗", corner="└", rule="─", tick="┴", left_axis="┤", pipe="│",
     limit="╌", unicode=True,
 )  # fmt: skip

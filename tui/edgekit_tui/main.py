@@ -26,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(
         prog="edgekit-console",
-        description="Watch a fleet of edgekit devices: latency, throughput, memory, and why each artifact was selected.",
+        description="Watch a fleet of edgekit devices: latency, throughput, memory, and why each artifact runs.",
         epilog="exit codes: 0 ok, 1 no device was heard (--once, --snapshot), 2 usage, 3 settings, "
         "4 broker unreachable (--once, --snapshot), 5 internal, 130 interrupted",
     )
@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     """What the options ask for. Raises UsageError, ConfigError, BrokerError."""
     size = check(args)
     from edgekit.telemetry.watch import Watcher
+
     from edgekit_tui.feed import Folder
 
     config = mqtt_config(args)

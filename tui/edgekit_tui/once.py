@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from edgekit.errors import BrokerError, ConfigError
 from textual.pilot import Pilot
 
-from edgekit.errors import BrokerError, ConfigError
 from edgekit_tui.app import Console, Folded
 from edgekit_tui.columns import Pen, arrange, columns, gap_of, sort_rows, widest
 from edgekit_tui.draw import Glyphs, fit
@@ -75,13 +75,13 @@ def as_table(view: View, *, width: int, glyphs: Glyphs) -> str:
     return "\n".join((" " * gap_of(width)).join(line).rstrip() for line in lines)
 
 
-def snapshot(app: Console, view: View, path: Path, *, size: tuple[int, int], then: Callable[[Console], None]) -> None:
+def snapshot(app: Console, view: View, path: Path, *, size: tuple[int, int], then: Callable[[Console], object]) -> None:
     """Draw the view without a terminal and write the picture as SVG. `then` may turn to another screen first.
 
     Raises ConfigError when the file cannot be written.
     """
 
-    async def shoot(pilot: Pilot[None]) -> None:
+    async def shoot(pilot: Pilot[object]) -> None:
         app.post_message(Folded(view))
         await pilot.pause()
         then(app)

@@ -36,7 +36,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         Binding("pageup,ctrl+b", "page(-1)", "page up", show=False),
         Binding("home,g", "edge(-1)", "top", show=False),
         Binding("end,G", "edge(1)", "bottom", show=False),
-        Binding("enter", "open", "open"),
+        Binding("enter", "open", "open", key_display="enter"),
     ]
 
     class Opened(Message):
