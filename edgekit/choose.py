@@ -12,7 +12,7 @@ from edgekit.artifact import Artifact
 from edgekit.bench import store
 from edgekit.bench.candidates import Candidate, candidates
 from edgekit.bench.conditions import this_device
-from edgekit.bench.record import Measurement
+from edgekit.bench.record import Latency, Measurement
 from edgekit.bench.run import Plan, Progress, accuracy_fields, bench
 from edgekit.config import Home
 from edgekit.device.probe import Facts, probe
@@ -115,13 +115,18 @@ def measure(
 ) -> list[Measurement]:
     """A measurement of each candidate, in their order; those that are still valid are taken from the store."""
     known = {} if fresh else _known(model, found, home)
-    enough = {name: m for name, m in known.items() if m.latency and m.latency.sample_count >= plan.min_samples}
+    enough = {name: m for name, m in known.items() if m.latency and _suffices(m.latency, plan)}
     missing = [candidate for candidate in found if candidate.name not in enough]
     taken = bench(model, missing, plan, progress=progress) if missing else []
     # a failure may be of the moment (memory), so it is tried again next time
     store.save(home.measurements(model.name), [m for m in taken if m.failure is None])
     rows = enough | {candidate.name: m for candidate, m in zip(missing, taken, strict=True)}
     return [rows[candidate.name] for candidate in found]
+
+
+def _suffices(latency: Latency, plan: Plan) -> bool:
+    hopeless = plan.bound_ms is not None and latency.p50_low_ms > plan.bound_ms
+    return hopeless or latency.sample_count >= plan.min_samples
 
 
 def save_selection(home: Home, selection: Selection) -> None:
@@ -153,7 +158,12 @@ def load_selection(home: Home, name: str) -> Selection | None:
 
 def _plan(limits: Limits, facts: Facts, seconds: float) -> Plan:
     needed = PERCENTILES[limits.latency_percentile] if limits.latency_ms is not None else PERCENTILES["p50"]
-    return Plan(seconds=seconds, min_samples=needed, memory_limit_bytes=facts.memory.available_bytes)
+    return Plan(
+        seconds=seconds,
+        min_samples=needed,
+        bound_ms=limits.latency_ms,
+        memory_limit_bytes=facts.memory.available_bytes,
+    )
 
 
 def _known(model: Model, found: Sequence[Candidate], home: Home) -> dict[str, Measurement]:

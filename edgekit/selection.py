@@ -26,7 +26,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     accuracy_floor: float = 0.99
     objective: str = "latency"
-    weights: Mapping[str, float] = WEIGHTS
+    weights: Mapping[str, float] = msgspec.field(default_factory=lambda: dict(WEIGHTS))
     "For the objective `balanced`."
     min_gain: float = 0.03
     "A gain counts when even the confidence bound that speaks against it is above this share."

@@ -18,7 +18,7 @@ from edgekit.bench.conditions import conditions, this_device
 from edgekit.bench.inputs import write_inputs
 from edgekit.bench.process import CandidateFailed, Process
 from edgekit.bench.record import Conditions, Latency, Measurement, Start
-from edgekit.bench.stats import MIN_SAMPLES, latency
+from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval
 from edgekit.errors import EdgekitError
 from edgekit.manifest import Model
 
@@ -29,6 +29,7 @@ _ROUNDS = 5
 _IDLE_S = 0.5
 "The least pause before a first query counts as one after idle."
 _START_TIMEOUT_S = 180.0
+_LONG_SLICE_S = 5.0
 _WARM_UP_SHARE = 0.2
 
 
@@ -42,6 +43,8 @@ class Plan:
     "Measured on beyond `seconds` until there are so many: 64 for a p90, 662 for a p99."
     max_seconds: float = 60.0
     "The end of measuring on, however few there are."
+    bound_ms: float | None = None
+    "A candidate whose median is surely above it is not measured on: more samples would not save it."
     max_samples: int = 20_000
     memory_limit_bytes: int | None = None
     start_timeout_s: float = _START_TIMEOUT_S
@@ -150,14 +153,16 @@ def _rounds(runs: Sequence[_Run], plan: Plan, tell: Progress) -> None:
     for run in runs:
         while _needs_more(run, plan):
             tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {plan.min_samples} samples", 1.0)
-            _guarded(run, lambda run=run: _slice(run, slice_s, plan))  # type: ignore[misc]
+            _guarded(run, lambda run=run: _slice(run, max(slice_s, _LONG_SLICE_S), plan))  # type: ignore[misc]
 
 
 def _needs_more(run: _Run, plan: Plan) -> bool:
     """Whether a model that is slow for its time must be measured on."""
     count, spent_s = len(run.samples_ms), sum(run.samples_ms) / 1000
-    wanted = plan.min_samples if spent_s < plan.max_seconds else MIN_SAMPLES
-    return run.failure is None and count < wanted
+    if run.failure is not None or count < MIN_SAMPLES:
+        return run.failure is None
+    hopeless = plan.bound_ms is not None and median_interval(run.samples_ms)[0] > plan.bound_ms
+    return count < plan.min_samples and spent_s < plan.max_seconds and not hopeless
 
 
 def _slice(run: _Run, seconds: float, plan: Plan) -> None:
@@ -165,7 +170,7 @@ def _slice(run: _Run, seconds: float, plan: Plan) -> None:
     if wanted <= 0:
         return
     time.sleep(max(0.0, _IDLE_S - (time.monotonic() - run.last_s)))
-    share = -(-plan.max_samples // _ROUNDS)
+    share = max(-(-plan.max_samples // _ROUNDS), plan.min_samples - len(run.samples_ms))
     reply = run.process.ask(
         say.Measure(seconds=seconds, max_samples=min(wanted, share) + 1),
         say.Times,

@@ -20,3 +20,18 @@ def bytes_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def share_bar() -> Iterator[Callable[[str, float], None]]:
+    """A bar for work whose share is known: called with (what is going on, done from 0 to 1)."""
+    if not sys.stderr.isatty():
+        yield lambda text, share: None  # noqa: ARG005 - the shape of bench.run.Progress
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda text, share: bar.update(task, description=text, completed=share)

@@ -1,0 +1,111 @@
+"""`edgekit bench`: artifacts × runtimes × threads measured on this machine, standard against flash."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgekit.bench.record import Measurement
+    from edgekit.bench.run import Plan
+    from edgekit.choose import Space
+    from edgekit.device.probe import Facts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_space_arguments(parser)
+    parser.add_argument("--seconds", type=float, default=5.0, help="measuring time of each candidate (default: 5)")
+    parser.add_argument("--samples", type=int, help="measure on until each has so many (662 support a p99)")
+    parser.add_argument("--memory-mb", type=float, help="end a candidate that holds more (default: what is free)")
+    parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
+
+
+def add_space_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `bench` and `select` share: the model, and which candidates of it."""
+    parser.add_argument("model", help="a model of the catalog, or your own .onnx or .tflite file")
+    parser.add_argument("--artifact", action="append", metavar="NAME", help="only this artifact (may be repeated)")
+    parser.add_argument("--runtime", action="append", metavar="NAME", help="only this runtime (may be repeated)")
+    parser.add_argument("--threads", type=int, nargs="+", help="thread counts (default: 1 and all usable cores)")
+    parser.add_argument(
+        "--axis", action="append", default=[], metavar="NAME=SIZE", help="the size of a dynamic axis, such as side=640"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from edgekit.catalog import load_model
+    from edgekit.choose import find_candidates, measure
+    from edgekit.cli.progress import share_bar
+    from edgekit.config import home
+    from edgekit.device.probe import probe
+
+    if args.seconds <= 0 or (args.samples is not None and args.samples < 1):
+        from edgekit.errors import UsageError
+
+        raise UsageError("--seconds and --samples must be more than zero")
+    model, state, facts = load_model(args.model), home(), probe()
+    found = find_candidates(model, state, facts, space_of(args))
+    with share_bar() as progress:
+        rows = measure(model, found, home=state, plan=_plan(args, facts), progress=progress, fresh=True)
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+    else:
+        _refuse_hopeless(rows, str(found[0].artifact.path))
+        from edgekit.cli.bench_table import print_table
+
+        print_table(model, rows)
+    return 0 if any(row.failure is None for row in rows) else 5
+
+
+def space_of(args: argparse.Namespace) -> Space:
+    """The arguments of `add_space_arguments` as values. Raises UsageError."""
+    from edgekit.choose import Space
+    from edgekit.errors import UsageError
+    from edgekit.runtimes.session import RUNTIMES
+
+    for name in args.runtime or ():
+        if name not in RUNTIMES:
+            raise UsageError(f"--runtime {name}: edgekit knows {', '.join(RUNTIMES)}")
+    if args.threads and min(args.threads) < 1:
+        raise UsageError("--threads must be 1 or more")
+    return Space(artifacts=args.artifact, runtimes=args.runtime, threads=args.threads, axes=parse_axes(args.axis))
+
+
+def parse_axes(pairs: Sequence[str]) -> dict[str, int]:
+    """`["side=640", "x[0]=1"]` -> {"side": 640, "x[0]": 1}. Raises UsageError."""
+    from edgekit.errors import UsageError
+
+    axes = {}
+    for pair in pairs:
+        name, _, size = pair.rpartition("=")
+        if not name or not size.isdigit() or int(size) < 1:
+            raise UsageError(f"--axis {pair}: expected NAME=SIZE with a size of 1 or more, such as side=640")
+        axes[name] = int(size)
+    return axes
+
+
+def _plan(args: argparse.Namespace, facts: Facts) -> Plan:
+    from edgekit.bench.run import Plan
+    from edgekit.bench.stats import MIN_SAMPLES
+
+    limit = int(args.memory_mb * 2**20) if args.memory_mb else facts.memory.available_bytes
+    if args.samples is None:
+        return Plan(seconds=args.seconds, memory_limit_bytes=limit)
+    return Plan(
+        seconds=args.seconds,
+        min_samples=max(MIN_SAMPLES, args.samples),
+        max_samples=max(MIN_SAMPLES, args.samples),
+        max_seconds=float("inf"),
+        memory_limit_bytes=limit,
+    )
+
+
+def _refuse_hopeless(rows: Sequence[Measurement], path: str) -> None:
+    """A file that no candidate can open is one clear line, not a table of failures. Raises ArtifactError."""
+    from edgekit.errors import ArtifactError
+
+    reasons = {row.failure for row in rows}
+    if len(reasons) == 1 and None not in reasons:
+        raise ArtifactError(path, str(reasons.pop()))

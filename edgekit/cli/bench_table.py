@@ -1,0 +1,151 @@
+"""Measurements as a table for people: standard against flash, with what the samples do and do not support."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from edgekit.bench.record import Latency, Measurement
+from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, speed_up
+from edgekit.manifest import Model
+
+_MIB = 2**20
+_MIN_WIDTH = 100
+
+
+def print_table(model: Model, rows: Sequence[Measurement]) -> None:
+    """Draw the table and what it says in sentences on stdout."""
+    console = Console()
+    if not sys.stdout.isatty():  # a file or pipe has no width; do not fold a table into 80 columns
+        console = Console(width=132)
+    base = baseline(rows)
+    console.print(_table(model, rows, base, wide=console.width >= _MIN_WIDTH))
+    for line in findings(rows, base):
+        console.print(Text(line), soft_wrap=True)
+
+
+def baseline(rows: Sequence[Measurement]) -> Measurement | None:
+    """The standard artifact at its fastest: what flash must beat."""
+    timed = [row for row in rows if row.artifact == "standard" and row.latency is not None]
+    return min(timed, key=lambda row: row.latency.p50_ms if row.latency else 0.0, default=None)
+
+
+def _table(model: Model, rows: Sequence[Measurement], base: Measurement | None, *, wide: bool) -> Table:
+    device = rows[0].device if rows else {}
+    title = f"{model.name} on {device.get('cpu', 'this machine')}, {device.get('cores', '?')} cores"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    table.add_column("artifact", overflow="fold")
+    table.add_column("runs in", overflow="fold")
+    for heading in ("p50 ms", "p90", "p99", "against", "cold ms", "peak MiB", *(("MiB", "kept") if wide else ())):
+        table.add_column(heading, justify="right")
+    for row in sorted(rows, key=_order):
+        table.add_row(*_cells(row, base, wide=wide))
+    return table
+
+
+def _order(row: Measurement) -> tuple[bool, float]:
+    return (row.latency is None, row.latency.p50_ms if row.latency else 0.0)
+
+
+def _cells(row: Measurement, base: Measurement | None, *, wide: bool) -> list[Text | str]:
+    name = Text(row.artifact, style="bold" if row.artifact == "standard" else "cyan")
+    if row.latency is None:
+        return [name, row.settings.label, Text("failed", style="red")]
+    half = (row.latency.p50_high_ms - row.latency.p50_low_ms) / 2
+    cells: list[Text | str] = [
+        name,
+        row.settings.label,
+        Text.assemble(ms(row.latency.p50_ms), (f" ±{ms(half)}", "dim")),
+        _percentile(row.latency.p90_ms),
+        _percentile(row.latency.p99_ms),
+        _against(row, base),
+        f"{row.start.total_ms:.0f}" if row.start else "–",
+        f"{row.peak_memory_bytes / _MIB:.0f}" if row.peak_memory_bytes else "–",
+    ]
+    if wide:
+        kept = f"{row.accuracy_ratio:.1%}" if row.accuracy_ratio is not None else "?"
+        bad = not row.fit or row.accuracy_ratio is None
+        cells += [f"{row.size_bytes / _MIB:.2f}", Text(kept, style="yellow" if bad else "")]
+    return cells
+
+
+def ms(value: float) -> str:
+    """Three figures that count: 0.152, 9.99, 21.0, 340."""
+    return (
+        f"{value:.3f}"
+        if value < 1
+        else f"{value:.2f}"
+        if value < 10
+        else f"{value:.1f}"
+        if value < 100
+        else f"{value:.0f}"
+    )
+
+
+def _percentile(value: float | None) -> Text:
+    return Text("–", style="dim") if value is None else Text(ms(value))
+
+
+def _against(row: Measurement, base: Measurement | None) -> Text:
+    """Speed against the standard at its fastest; red when surely slower, green when surely faster."""
+    if base is None or base.latency is None or row.latency is None:
+        return Text("–", style="dim")
+    if row is base:
+        return Text("baseline", style="dim")
+    times, least, most = speed_up(base.latency, row.latency)
+    style = "green" if least > 1 else "red" if most < 1 else "dim"
+    return Text(f"{times:.2f}x" + (" slower" if most < 1 and row.artifact != "standard" else ""), style=style)
+
+
+def findings(rows: Sequence[Measurement], base: Measurement | None) -> list[str]:
+    """What the table means, in sentences: failures, flash that is slower, bad conditions, missing samples."""
+    lines = [f"failed: {row.candidate}: {row.failure}" for row in rows if row.failure is not None]
+    timed = [row for row in rows if row.latency is not None]
+    if base is not None:
+        lines += _verdicts(timed, base)
+    lines += [
+        f"unfit: {name}: {why}" for name, why in {row.artifact: row.why_unfit for row in rows if not row.fit}.items()
+    ]
+    lines += _unsupported([row.latency for row in timed if row.latency])
+    doubts = dict.fromkeys(doubt for row in rows for doubt in row.conditions.judged_bad)
+    lines += [f"doubtful conditions: {doubt}" for doubt in doubts]
+    return lines
+
+
+def _verdicts(timed: Sequence[Measurement], base: Measurement) -> list[str]:
+    """One line for each flash artifact: at its fastest against the standard at its fastest."""
+    best: dict[str, Measurement] = {}
+    for row in sorted(timed, key=_order):
+        if row.artifact != base.artifact:
+            best.setdefault(row.artifact, row)
+    lines = []
+    for name, row in best.items():
+        assert row.latency is not None
+        assert base.latency is not None
+        times, least, most = speed_up(base.latency, row.latency)
+        size = f", {1 - row.size_bytes / base.size_bytes:.0%} smaller" if row.size_bytes < base.size_bytes else ""
+        if least > 1:
+            lines.append(f"{name} is {times:.2f}x as fast as the standard ({least:.2f}x to {most:.2f}x){size}")
+        elif most < 1:
+            lines.append(
+                f"{name} is {1 / times:.2f}x slower than the standard: slower Flash is a finding, not a detail{size}"
+            )
+        else:
+            lines.append(f"{name} and the standard are equally fast as far as the samples tell{size}")
+    return lines
+
+
+def _unsupported(latencies: Sequence[Latency]) -> list[str]:
+    lines = []
+    for name, needed, values in (
+        ("p90", SAMPLES_FOR_P90, [latency.sample_count for latency in latencies if latency.p90_ms is None]),
+        ("p99", SAMPLES_FOR_P99, [latency.sample_count for latency in latencies if latency.p99_ms is None]),
+    ):
+        if values:
+            span = f"{min(values)}" if min(values) == max(values) else f"{min(values)} to {max(values)}"
+            lines.append(f"{name} –: not supported ({span} samples); --samples {needed} measures on until it is")
+    return lines

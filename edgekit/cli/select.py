@@ -1,0 +1,98 @@
+"""`edgekit select`: one artifact and its settings within your limits, and why not the others."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from edgekit.cli.bench import add_space_arguments, space_of
+
+if TYPE_CHECKING:
+    from edgekit.errors import NoUsableArtifact
+    from edgekit.selection import Limits, Selection
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_space_arguments(parser)
+    parser.add_argument("--latency-ms", type=float, help="the latency that --percentile must keep")
+    parser.add_argument("--percentile", default="p99", help="of the latency bound: p50, p90 or p99 (default: p99)")
+    parser.add_argument("--qps", type=float, help="queries a second that one session must answer")
+    parser.add_argument("--memory-mb", type=float, help="the most memory at peak, in MiB")
+    parser.add_argument(
+        "--accuracy-floor", type=float, help="least share of the standard's accuracy (default: the model's own)"
+    )
+    parser.add_argument("--objective", default="latency", help="latency (default), throughput, memory or balanced")
+    parser.add_argument("--seconds", type=float, default=5.0, help="measuring time of each candidate not measured yet")
+    parser.add_argument("--fresh", action="store_true", help="measure all again")
+    parser.add_argument("--no-measure", action="store_true", help="only what was measured before, else a rule of thumb")
+    parser.add_argument("--explain", action="store_true", help="every rejected candidate with its reason")
+    parser.add_argument("--json", action="store_true", help="print the selection as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from edgekit.catalog import load_model
+    from edgekit.choose import choose, guess
+    from edgekit.cli.progress import share_bar
+    from edgekit.config import home
+    from edgekit.errors import NoUsableArtifact
+
+    model = load_model(args.model)
+    limits, space, state = _limits(args, model.accuracy_floor), space_of(args), home()
+    try:
+        if args.no_measure:
+            selection = guess(model, limits, home=state, space=space)
+        else:
+            with share_bar() as progress:
+                selection = choose(
+                    model, limits, home=state, seconds=args.seconds, progress=progress, fresh=args.fresh, space=space
+                )
+    except NoUsableArtifact as none:
+        _print_none(none, as_json=args.json)
+        return 1
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(selection), indent=2).decode())
+    else:
+        print("\n".join(describe(selection, explain=args.explain)))
+    return 0
+
+
+def _limits(args: argparse.Namespace, floor: float) -> Limits:
+    from edgekit.selection import Limits
+
+    return Limits(
+        latency_ms=args.latency_ms,
+        latency_percentile=args.percentile,
+        qps=args.qps,
+        memory_bytes=int(args.memory_mb * 2**20) if args.memory_mb is not None else None,
+        accuracy_floor=floor if args.accuracy_floor is None else args.accuracy_floor,
+        objective=args.objective,
+    )
+
+
+def describe(selection: Selection, *, explain: bool) -> list[str]:
+    """The selection in lines for people."""
+    kept = f", keeps {selection.accuracy_ratio:.1%} of the accuracy" if selection.accuracy_ratio is not None else ""
+    peak = f", peak {selection.peak_memory_bytes / 2**20:.0f} MiB" if selection.peak_memory_bytes else ""
+    head = "prior (not measured)" if selection.is_prior else "selected"
+    lines = [f"{head}: {selection.artifact} · {selection.settings.label} ({selection.precision}{peak}{kept})"]
+    lines += [f"  because  {reason}" for reason in selection.reasons]
+    if not explain:
+        count = len(selection.rejections)
+        return [*lines, f"  {count} other{'s' if count != 1 else ''} rejected; --explain says why"] if count else lines
+    return [*lines, *(f"  not      {r.candidate}: {r.reason}" for r in selection.rejections)]
+
+
+def _print_none(none: NoUsableArtifact, *, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        rejections = [{"candidate": name, "reason": why} for name, why in none.rejections]
+        print(
+            msgspec.json.format(msgspec.json.encode({"model": none.model, "rejections": rejections}), indent=2).decode()
+        )
+        return
+    print(f"{none.model}: nothing fits")
+    for name, why in none.rejections:
+        print(f"  not      {name}: {why}")
