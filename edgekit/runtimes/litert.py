@@ -140,8 +140,9 @@ def load_library(runtime: str) -> tuple[Any, str]:
     if runtime == "tflite" and version != "unknown" and int(np.__version__.split(".")[0]) >= 2:
         raise RuntimeUnavailable(
             runtime,
-            f"tflite-runtime {version} was built for numpy 1 and dies with numpy {np.__version__}",
-            "pip install ai-edge-litert (the successor), or: pip install 'numpy<2'",
+            f"tflite-runtime {version} was built for numpy 1 and dies with numpy {np.__version__}; "
+            "its successor ai-edge-litert does not",
+            "pip install 'numpy<2'",
         )
     try:
         with captured_stderr():
