@@ -16,7 +16,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BoardMatch(_Table, frozen=True, kw_only=True):
-    """`[match]`: patterns in which "*" stands for anything; any may match; the first rules are the more telling ones."""
+    """`[match]`: patterns in which "*" stands for anything; any may match. The first rules tell more than the last."""
 
     compatible: tuple[str, ...] = ()
     "Device-tree strings of this very board."

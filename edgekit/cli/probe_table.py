@@ -59,6 +59,8 @@ def _board(facts: Facts) -> Iterator[Row]:
     if board.soc:
         yield "chip", board.soc
     yield "profile", f"{board.profile} ({board.matched_by})" if board.profile else "none matches"
+    if board.support:
+        yield "support", f"{board.support}: {board.support_reason}"
     yield "device id", facts.device_id or "none: no serial number or built-in network port to take one from"
     if board.virtual:
         yield "virtual", board.virtual
@@ -123,6 +125,8 @@ def _abilities(accelerator: Accelerator) -> Iterator[str]:
         yield f"compute capability {accelerator.compute_capability}"
     if accelerator.precisions:
         yield ", ".join(accelerator.precisions)
+    if accelerator.int8 is False:
+        yield "no fast INT8"
     if accelerator.sparsity_2_4:
         yield "2:4 sparsity"
     if accelerator.dla_cores:
@@ -139,7 +143,9 @@ def _runtimes(facts: Facts) -> Iterator[Row]:
         yield f"{_MARK[not runtime.problems]} {runtime.name}"[:_LABEL_WIDTH], f"{runtime.version}{source}"
         for problem in runtime.problems:
             yield "", problem
-    if len(facts.runtimes) <= 1:
+    if not facts.runtimes:
+        yield "", "not looked at: this is a captured file tree"
+    elif len(facts.runtimes) == 1:
         yield "", "no inference runtime is installed in this Python"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,8 +163,10 @@ def _riscv_extensions(isa: str) -> Set[str]:
 
 
 def _online(tree: Tree, blocks: List[Dict[str, str]]) -> Tuple[int, ...]:
-    online = span(tree.line("sys/devices/system/cpu/online"))
-    return online or _numbers(blocks)
+    online = span(tree.line("sys/devices/system/cpu/online")) or _numbers(blocks)
+    if not online and tree.live:  # an operator's machine without /proc
+        return tuple(range(os.cpu_count() or 0))
+    return online
 
 
 def _numbers(blocks: List[Dict[str, str]]) -> Tuple[int, ...]:
@@ -220,7 +223,7 @@ def _is_x86(blocks: List[Dict[str, str]]) -> bool:
 def _kernel_machine(tree: Tree, blocks: List[Dict[str, str]]) -> Optional[str]:
     """As `uname -m` says on the machine itself; of a captured tree, what /proc gives away."""
     if tree.live:
-        return os.uname().machine
+        return platform.machine() or None
     told = tree.line("proc/sys/kernel/arch")
     if told:
         return told

@@ -34,6 +34,9 @@ class BoardFacts:
     name: Optional[str]
     soc: Optional[str]
     profile: Optional[str]
+    support: Optional[str]
+    "How far edgekit goes here by the profile: daemon, container or probe-only."
+    support_reason: Optional[str]
     model_text: Optional[str]
     "The firmware's marketing text, word for word; not used to identify."
     compatible: Tuple[str, ...]
@@ -129,6 +132,8 @@ def board_facts(tree: Tree, identity: Identity, matches: List[Match], soc: Optio
         name=named or identity.model or dmi_name or None,
         soc=soc,
         profile=str(best.profile.get("id")) if best is not None else None,
+        support=best.profile.get("support") if best is not None else None,
+        support_reason=best.profile.get("support_reason") if best is not None else None,
         model_text=identity.model or None,
         compatible=identity.compatible,
         virtual=_virtual(tree, identity),

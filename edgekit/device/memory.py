@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
@@ -65,7 +66,7 @@ def read_meminfo(tree: Tree) -> Dict[str, int]:
 def available_bytes(tree: Tree) -> Optional[int]:
     """What could be allocated now, within MemAvailable and every control-group limit."""
     fields = read_meminfo(tree)
-    total = _sane_total(fields)
+    total = total_bytes(tree)
     return None if total is None else _available(tree, fields, total, _tighter(tree, total))[0]
 
 
@@ -74,7 +75,7 @@ def read_memory(
 ) -> Memory:
     """The memory of this machine; `reserved` is (contiguous pool, carve-outs) by the device tree."""
     fields = read_meminfo(tree)
-    total = _sane_total(fields)
+    total = total_bytes(tree)
     notes: List[str] = []
     limits: Tuple[Limit, ...] = ()
     available = usable = None
@@ -108,6 +109,18 @@ def read_memory(
 def _sane_total(fields: Dict[str, int]) -> Optional[int]:
     total = fields.get("MemTotal", 0)
     return total if 0 < total < _SANE_BYTES else None
+
+
+def total_bytes(tree: Tree) -> Optional[int]:
+    """MemTotal where it makes sense; on an operator's macOS, what the system's own count of pages says."""
+    total = _sane_total(read_meminfo(tree))
+    if total is None and tree.live and not tree.exists("proc/meminfo") and "SC_PHYS_PAGES" in _sysconf_names():
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+def _sysconf_names() -> Dict[str, int]:
+    return getattr(os, "sysconf_names", {})
 
 
 def _tighter(tree: Tree, total: int) -> Tuple[Limit, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Set, Tuple
 
 from edgekit.device.accelerators import Accelerator, Scene, Verdict, accel_nodes, judge
 from edgekit.device.bus import DeviceNode, device_nodes
@@ -55,6 +55,9 @@ _NPUS: Tuple[_Npu, ...] = (
     _hexagon("v75", "sm8650.*|qcs8650.*"),
 )  # fmt: skip
 """The Hexagon versions have no public table behind them (unsourced)."""
+_ANY_RKNPU = _Npu("rknpu", "Rockchip NPU", "(?!)", "(?!)", _RKNPU_DEV, (), (), True, None, _RKNPU_PRECISIONS)
+_RKNPU_ADDRESSES = {"fdab0000.npu": "rk3588", "27700000.npu": "rk3576", "fde40000.npu": "rk3568"}
+_RKNPU_VERSIONS = ("sys/kernel/debug/rknpu/version", "proc/rknpu/version")
 _ROCKET_SINCE = (6, 18)
 "First mainline kernel with the rocket driver (unsourced)."
 _RKNPU_KERNELS = ((4, 4), (4, 19), (5, 10), (6, 1))
@@ -74,8 +77,10 @@ def find(scene: Scene) -> List[Accelerator]:
         seen = [f"SoC {scene.soc}"] if by_soc else []
         seen += [f"device tree {node.name}" for node in nodes_dt]
         verdict, nodes = _verdict(scene, npu, nodes_dt=[node.enabled for node in nodes_dt])
-        found.append(_accelerator(npu, verdict, nodes, ", ".join(seen + [node.path for node in nodes])))
-    return found + _unknown_hexagon(scene, found)
+        seen += [scene.tree.line(name) or "" for name in _RKNPU_VERSIONS if npu.kind == "rknpu"]
+        seen += [node.path for node in nodes]
+        found.append(_accelerator(npu, verdict, nodes, ", ".join(filter(None, seen))))
+    return found + _without_chip(scene, {accelerator.kind for accelerator in found})
 
 
 def _chips(scene: Scene) -> List[str]:
@@ -93,40 +98,43 @@ def _verdict(scene: Scene, npu: _Npu, *, nodes_dt: List[bool]) -> Tuple[Verdict,
     if nodes_dt and not any(nodes_dt):
         return Verdict(False, "switched off in the device tree"), ()
     if npu.kind == "rknpu":
-        return _rknpu(scene)
+        verdict, nodes, _ = _rknpu(scene)
+        return verdict, nodes
     if npu.kind == "c7x_mma":
         return _c7x(scene), ()
     nodes = device_nodes(scene.tree, *npu.dev)
-    if not nodes and npu.accel_words:
-        nodes = accel_nodes(scene, *npu.accel_words)
-    wanted = "/" + npu.dev[0].replace("*", "N")
     suffices = npu.node_suffices and not (npu.kind == "vsi_npu" and not nodes_dt)  # galcore serves GPUs as well
+    if not nodes and npu.accel_words:
+        nodes, suffices = accel_nodes(scene, *npu.accel_words), False  # Mesa's delegate must know the chip as well
+    wanted = "/" + npu.dev[0].replace("*", "N")
     return judge(nodes, loaded=scene.loaded(*npu.modules), node_suffices=suffices, wanted=wanted), nodes
 
 
-def _rknpu(scene: Scene) -> Tuple[Verdict, Tuple[DeviceNode, ...]]:
-    """Three worlds: the vendor's driver (DRM or /dev/rknpu), mainline's rocket, and kernels that have neither."""
+def _rknpu(scene: Scene) -> Tuple[Verdict, Tuple[DeviceNode, ...], Optional[str]]:
+    """(verdict, nodes, the driver's own version text).
+
+    Three worlds: the vendor's driver (DRM or /dev/rknpu), mainline's rocket, and kernels that have neither.
+    """
     tree = scene.tree
     nodes = device_nodes(tree, "dev/rknpu")
     for node in device_nodes(tree, "dev/dri/renderD*"):
         uevent = tree.text(f"sys/class/drm/{node.path.rpartition('/')[2]}/device/uevent", 4096) or ""
         nodes += (node,) if "rknpu" in uevent.lower() else ()
-    version = tree.line("sys/kernel/debug/rknpu/version") or tree.line("proc/rknpu/version")
+    version = next(filter(None, map(tree.line, _RKNPU_VERSIONS)), None)
     if nodes:
-        return judge(nodes, node_suffices=True, wanted=""), nodes
+        return judge(nodes, node_suffices=True, wanted=""), nodes, version
     if version:
-        return Verdict(True, None), ()
+        return Verdict(True, None), (), version
     rocket = accel_nodes(scene, "rknn-core", "rocket") if scene.dt.matching("rockchip,.*-rknn-core") else ()
     if rocket:
-        return judge(rocket, node_suffices=False, wanted=""), rocket
+        return judge(rocket, node_suffices=False, wanted=""), rocket, None
     match = re.search(r"Linux version (\d{1,3})\.(\d{1,4})", scene.kernel)
     series = (int(match.group(1)), int(match.group(2))) if match else None
     loaded = scene.loaded("rknpu", "rocket")
     if not loaded and series and series not in _RKNPU_KERNELS and series < _ROCKET_SINCE:
-        return Verdict(
-            False, f"kernel {series[0]}.{series[1]} has no driver for it: rknpu is in the vendor's kernels"
-        ), ()
-    return judge((), loaded=loaded, node_suffices=True, wanted="/dev/rknpu or its render node"), ()
+        why = f"kernel {series[0]}.{series[1]} has no driver for it: rknpu is in the vendor's kernels"
+        return Verdict(False, why), (), None
+    return judge((), loaded=loaded, node_suffices=True, wanted="/dev/rknpu or its render node"), (), None
 
 
 def _c7x(scene: Scene) -> Verdict:
@@ -143,13 +151,24 @@ def _c7x(scene: Scene) -> Verdict:
     return Verdict(None, "only TI's TIDL runtime can tell")
 
 
-def _unknown_hexagon(scene: Scene, found: List[Accelerator]) -> List[Accelerator]:
-    """A compute DSP on a chip that the table does not list; the audio DSP alone is no NPU."""
+def _without_chip(scene: Scene, found: Set[str]) -> List[Accelerator]:
+    """What drivers show when the chip is not in the table, or a container hides the device tree.
+
+    The audio DSP alone (fastrpc-adsp) is no NPU.
+    """
+    extra: List[Accelerator] = []
     nodes = device_nodes(scene.tree, "dev/fastrpc-cdsp")
-    if not nodes or any(accelerator.kind == "hexagon" for accelerator in found):
-        return []
-    npu = _hexagon("(version unknown)", "")
-    return [_accelerator(npu, judge(nodes, node_suffices=False, wanted=""), nodes, nodes[0].path)]
+    if nodes and "hexagon" not in found:
+        npu = _hexagon("(version unknown)", "")
+        extra.append(_accelerator(npu, judge(nodes, node_suffices=False, wanted=""), nodes, nodes[0].path))
+    busy = [name for name in scene.tree.names("sys/class/devfreq") if name in _RKNPU_ADDRESSES]
+    verdict, nodes, version = _rknpu(scene)
+    if "rknpu" not in found and (version or busy or any("rknpu" in node.path for node in nodes)):
+        chip = _RKNPU_ADDRESSES.get(busy[0], "") if busy else ""
+        npu = next((npu for npu in _NPUS if chip and re.fullmatch(npu.soc, chip)), _ANY_RKNPU)
+        seen = [version, *busy[:1], *(node.path for node in nodes)]
+        extra.append(_accelerator(npu, verdict, nodes, ", ".join(filter(None, seen))))
+    return extra
 
 
 def _accelerator(npu: _Npu, verdict: Verdict, nodes: Tuple[DeviceNode, ...], evidence: str) -> Accelerator:

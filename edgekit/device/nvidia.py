@@ -35,13 +35,16 @@ _DLA_BY_MODULE = {
     "3701-0000": 2, "3701-0004": 2, "3701-0005": 2, "3701-0008": 2,
 }  # fmt: skip
 "Deep-learning accelerator cores differ between modules of one SoC. Source: NVIDIA Deep-Learning-Accelerator-SW."
-_IGPU_NODES = ("dev/nvhost-gpu", "dev/nvmap", "dev/nvgpu/igpu0/ctrl")
+_IGPU_NODES = ("dev/nvhost-gpu", "dev/nvhost-ctrl-gpu", "dev/nvmap", "dev/nvgpu/igpu0/ctrl")
 _GB10_PARTS = {0xD85, 0xD87}
+_GB10_BRIDGES = {"10de:22ce", "10de:22d0"}
 
 
 def is_gb10(scene: Scene) -> bool:
-    """A DGX Spark class machine: its two kinds of core together with NVIDIA's PCIe bridges."""
-    return scene.arm_parts >= _GB10_PARTS and any(device.vendor == _VENDOR for device in scene.pci)
+    """A DGX Spark class machine: its PCIe bridges, or its two kinds of core together with an NVIDIA device."""
+    ids = {device.id for device in scene.pci}
+    nvidia = any(device.vendor == _VENDOR for device in scene.pci)
+    return bool(ids & _GB10_BRIDGES) or (scene.arm_parts >= _GB10_PARTS and nvidia)
 
 
 def find(scene: Scene) -> List[Accelerator]:
@@ -66,7 +69,7 @@ def _gb10(scene: Scene) -> Accelerator:
         present=True,
         usable=usable,
         why_not_usable=why,
-        evidence="Cortex-X925 and -A725 cores with NVIDIA's PCIe bridges",
+        evidence="NVIDIA's PCIe bridges of a GB10",
         dla_cores=0,
         nodes=nodes,
         **_abilities("12.1"),

@@ -8,11 +8,12 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 from edgekit.device import npu_cards, npu_socs, nvidia
 from edgekit.device.accelerators import Accelerator, Scene
-from edgekit.device.bus import pci_devices, usb_devices
+from edgekit.device.bus import PciDevice, UsbDevice, pci_devices, usb_devices
 from edgekit.device.cpu import Cpu, arm_parts, read_cpu
 from edgekit.device.devicetree import DeviceTree
 from edgekit.device.identity import (
     BoardFacts,
+    Identity,
     Match,
     Profile,
     board_facts,
@@ -23,11 +24,14 @@ from edgekit.device.identity import (
     soc,
 )  # fmt: skip
 from edgekit.device.installed import InstalledRuntime, read_runtimes
-from edgekit.device.memory import Memory, read_meminfo, read_memory
+from edgekit.device.memory import Memory, read_memory, total_bytes
 from edgekit.device.system import OsFacts, PowerFacts, StorageFacts, read_os, read_power, read_storage
 from edgekit.device.tree import Tree
 
-_ON_PACKAGE = ("intel_npu", "amd_xdna")
+_SHARES_MEMORY = {
+    "cuda_igpu", "rknpu", "vsi_npu", "ethosu", "neutron", "c7x_mma", "hexagon", "intel_npu", "amd_xdna",
+}  # fmt: skip
+"Kinds that are part of the chip."
 _MIB = 1024 * 1024
 _CLOCK_RATIO = 0.95
 
@@ -54,8 +58,8 @@ def probe(root: Union[str, Path] = "/", profiles: Iterable[Profile] = ()) -> Fac
     """The facts of the machine whose files lie below `root`; never raises on what the files hold.
 
     Args:
-        root: "/" for this machine, else a captured file tree: then nothing of this machine is mixed in but the
-            installed runtimes, and permissions are not judged.
+        root: "/" for this machine, else a captured file tree: then nothing of this machine is mixed in, so there are
+            no runtimes and no permissions.
         profiles: the declared boards, as `edgekit.catalog.board_tables` gives them.
     """
     tree = Tree(root)
@@ -66,11 +70,9 @@ def probe(root: Union[str, Path] = "/", profiles: Iterable[Profile] = ()) -> Fac
     scene = Scene(tree, dt, chip, pci, usb, tree.line("proc/version") or "", arm_parts(tree))
     if chip is None and nvidia.is_gb10(scene):
         scene = scene._replace(soc="GB10")
-    ids = (tuple(device.id for device in pci), tuple(device.id for device in usb))
-    identity = identify(tree, dt, cpu_model=cpu.model, machine=cpu.kernel_machine, ids=ids)
+    identity = _identity(tree, dt, cpu, (pci, usb))
     accelerators = tuple(nvidia.find(scene) + npu_socs.find(scene) + npu_cards.find(scene))
-    memory_total = read_meminfo(tree).get("MemTotal") or None
-    matches = rank(identity, profiles, memory_total)
+    matches = rank(identity, profiles, total_bytes(tree))
     board = board_facts(tree, identity, matches, scene.soc)
     memory = read_memory(
         tree,
@@ -84,12 +86,27 @@ def probe(root: Union[str, Path] = "/", profiles: Iterable[Profile] = ()) -> Fac
         memory=memory,
         cpu=cpu,
         accelerators=accelerators,
-        runtimes=read_runtimes(),
+        runtimes=read_runtimes() if tree.live else (),
         os=read_os(tree),
         power=read_power(tree),
         storage=read_storage(tree),
         notes=tuple(_notes(memory, cpu, accelerators, matches)),
     )
+
+
+def fitting(root: Union[str, Path], profiles: Iterable[Profile]) -> List[Match]:
+    """Every profile that fits the machine below `root`, best first, each with the rule by which it does."""
+    tree = Tree(root)
+    cpu = read_cpu(tree)
+    identity = _identity(tree, DeviceTree(tree), cpu, (pci_devices(tree), usb_devices(tree)))
+    return rank(identity, profiles, total_bytes(tree))
+
+
+def _identity(
+    tree: Tree, dt: DeviceTree, cpu: Cpu, buses: Tuple[Tuple[PciDevice, ...], Tuple[UsbDevice, ...]]
+) -> Identity:
+    ids = (tuple(device.id for device in buses[0]), tuple(device.id for device in buses[1]))
+    return identify(tree, dt, cpu_model=cpu.model, machine=cpu.kernel_machine, ids=ids)
 
 
 def as_json(facts: Facts) -> Dict[str, Any]:
@@ -103,7 +120,7 @@ def _memory_model(scene: Scene, accelerators: Tuple[Accelerator, ...]) -> Option
     if kinds & {"cuda_dgpu", "gpu_paravirtual"}:
         return "discrete"
     virtual = "linux,dummy-virt" in scene.dt.compatible
-    if "cuda_igpu" in kinds or kinds & set(_ON_PACKAGE) or (scene.dt.compatible and not virtual):
+    if kinds & _SHARES_MEMORY or (scene.dt.compatible and not virtual):
         return "unified"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def read_os(tree: Tree) -> OsFacts:
         kernel=kernel[:100] if kernel else None,
         l4t=_l4t(tree),
         container=_container(tree),
-        page_size_bytes=os.sysconf("SC_PAGE_SIZE") if tree.live else _captured_page_size(tree),
+        page_size_bytes=mmap.PAGESIZE if tree.live else _captured_page_size(tree),
     )
 
 
@@ -133,7 +134,7 @@ def _medium(device: Optional[str]) -> Optional[str]:
 
 
 def _size(tree: Tree) -> Optional[int]:
-    if not tree.live:
+    if not tree.live or not hasattr(os, "statvfs"):  # Windows has none
         return None
     status = os.statvfs("/")
     return status.f_blocks * status.f_frsize

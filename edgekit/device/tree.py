@@ -16,6 +16,8 @@ TEXT_LIMIT = 256 * 1024
 "Longest file read, in bytes: /proc/cpuinfo of a 128-core server has about 200 KiB."
 NAMES_LIMIT = 4096
 "Most entries taken from one folder."
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
+"Without the flags that an operator's Windows lacks."
 _LINKS_LIMIT = 40  # the kernel's own limit on links in one path
 
 
@@ -24,7 +26,7 @@ class Tree:
 
     def __init__(self, root: Union[str, Path] = "/") -> None:
         self.root = os.path.abspath(str(root))
-        self.live = self.root == "/"
+        self.live = self.root == os.path.abspath(os.sep)
         self._links: Dict[str, Optional[str]] = {}
 
     def path(self, name: str) -> Optional[str]:
@@ -72,7 +74,7 @@ class Tree:
             # Looked at before it is opened: opening a device or a pipe can act or wait.
             if not stat.S_ISREG(os.stat(path).st_mode):
                 return None
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            handle = os.open(path, _FLAGS)
         except (OSError, ValueError):
             return None
         try:
