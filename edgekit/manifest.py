@@ -13,7 +13,7 @@ from edgekit.steps import PostStep, PreStep
 METRICS = ("top1", "text", "boxes", "auc", "agreement")
 """Each is higher-is-better with 1.0 as perfect; `pipeline.metrics` says how each is computed."""
 
-_PINNED = re.compile(r"^[A-Za-z0-9._-]+==[A-Za-z0-9.+!_-]+$")
+_PINNED = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.+!_-]+$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
 Dimension = int | str

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from edgekit.artifact import Artifact
+from edgekit.catalog import load_model
+from edgekit.config import home
+from edgekit.errors import FetchError
+from edgekit.fetch import standard_artifact
 
 ROOT = Path(__file__).resolve().parent.parent
+HOME = home()  # the user's own, taken before any test points it elsewhere
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +33,19 @@ def boards_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no captured boards at {folder}; set EDGEKIT_TEST_BOARDS")
     return folder
+
+
+@pytest.fixture(scope="session")
+def standard() -> Callable[[str], Artifact]:
+    """The standard artifact of a catalog model: from the user's cache, where it is put on the first use."""
+
+    def fetch(name: str) -> Artifact:
+        try:
+            return standard_artifact(load_model(name), HOME)
+        except FetchError as e:
+            pytest.skip(f"{name} is not cached and cannot be fetched: {e}")
+
+    return fetch
 
 
 @pytest.fixture

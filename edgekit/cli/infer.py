@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.url and args.artifact:
         raise UsageError("--artifact chooses for this process; with --url the daemon has chosen")
-    axes = parse_axes(args.axis)
     model = load_model(args.model)
+    axes = parse_axes(args.axis, model)
     check_output(args.output, model)
     pipeline = open_pipeline(model)
     started = time.perf_counter()
@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def parse_axes(pairs: list[str]) -> dict[str, int]:
-    """`["side=640"]` -> {"side": 640}. Raises UsageError."""
+def parse_axes(pairs: list[str], model: Model) -> dict[str, int]:
+    """`["side=640"]` -> {"side": 640}. Raises UsageError for what the manifest does not allow."""
     from edgekit.errors import UsageError
 
     axes = {}
@@ -75,6 +75,9 @@ def parse_axes(pairs: list[str]) -> dict[str, int]:
         if not name or not size.isdigit() or int(size) < 1:
             raise UsageError(f"--axis {pair}: expected NAME=SIZE with a size of 1 or more, such as side=640")
         axes[name] = int(size)
+        if model.inputs and int(size) not in model.axes.get(name, ()):
+            allowed = "; ".join(f"{axis}: {', '.join(map(str, sizes))}" for axis, sizes in model.axes.items())
+            raise UsageError(f"--axis {pair}: {model.name} has {allowed or 'no dynamic axes'}")
     return axes
 
 
