@@ -1,0 +1,77 @@
+"""Lines in a frame of cells."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekit_tui.draw import ASCII, UNICODE, width_of
+from edgekit_tui.plot import Series, legend, nice_above, plot
+
+RISING = Series(name="p99", ink="p99", points=tuple((float(t), float(t)) for t in range(0, 101, 10)))
+
+
+@given(
+    values=st.lists(st.one_of(st.none(), st.floats(0, 1e6)), max_size=130),
+    width=st.integers(1, 120),
+    height=st.integers(1, 30),
+    limit=st.one_of(st.none(), st.floats(0.1, 1e6)),
+)
+def test_a_plot_never_leaves_its_frame(
+    values: list[float | None], width: int, height: int, limit: float | None
+) -> None:
+    series = Series(name="p50", ink="p50", points=tuple((float(i), value) for i, value in enumerate(values)))
+    for glyphs in (UNICODE, ASCII):
+        lines = plot([series], width, height, glyphs=glyphs, limit=limit)
+        if any(value is not None for value in values):
+            assert len(lines) <= height
+            assert all(width_of(line) <= width for line in lines)
+        else:
+            assert "no measurements yet" in lines[0][0][0]
+
+
+def test_a_rising_line_runs_from_the_lower_left_to_the_upper_right() -> None:
+    lines = plot([RISING], 40, 12, glyphs=ASCII)
+    rows = ["".join(text for text, _ in line) for line in lines]
+    marked = [(y, row.index("*")) for y, row in enumerate(rows) if "*" in row]
+    assert [x for _, x in marked] == sorted((x for _, x in marked), reverse=True)
+    assert marked[0][0] <= 4
+    assert marked[-1][0] == 9
+    assert [row.split("|")[0].strip() for row in rows if row.split("|")[0].strip().isdecimal()] == ["150", "75", "0"]
+
+
+def test_the_limit_is_drawn_where_it_belongs_and_only_when_it_fits() -> None:
+    with_limit = plot([RISING], 40, 12, glyphs=UNICODE, limit=75.0)
+    rows = [y for y, line in enumerate(with_limit) if any(ink == "limit" for _, ink in line)]
+    assert len(rows) == 1
+    assert 3 <= rows[0] <= 6
+    far = plot([RISING], 40, 12, glyphs=UNICODE, limit=5000.0)
+    assert not any(ink == "limit" for line in far for _, ink in line)
+
+
+def test_a_missing_window_breaks_the_line() -> None:
+    holed = Series(name="p", ink="p50", points=((0.0, 5.0), (10.0, None), (20.0, 5.0)))
+    whole = Series(name="p", ink="p50", points=((0.0, 5.0), (20.0, 5.0)))
+
+    def dots(series: Series) -> int:
+        return sum(text.count("*") for line in plot([series], 40, 10, glyphs=ASCII) for text, _ in line)
+
+    assert dots(holed) == 2
+    assert dots(whole) > 20
+
+
+def test_the_axis_tells_how_long_the_plot_reaches_back() -> None:
+    minutes = Series(name="p", ink="p50", points=((0.0, 1.0), (595.0, 1.0)))
+    ages = "".join(text for text, _ in plot([minutes], 60, 10, glyphs=UNICODE)[-1])
+    assert ages.split() == ["-10m", "-5m", "last"]
+
+
+@pytest.mark.parametrize(("value", "nice"), [(0, 1), (0.3, 0.3), (7, 8), (9, 10), (41, 50), (120, 150), (1300, 1500)])
+def test_the_scale_ends_on_a_round_number(value: float, nice: float) -> None:
+    assert nice_above(value) == pytest.approx(nice)
+
+
+def test_the_legend_gives_the_last_known_value() -> None:
+    gone = Series(name="p99", ink="p99", points=((0.0, 7.5), (1.0, None)))
+    assert "".join(text for text, _ in legend([gone], UNICODE)).split() == ["━━", "p99", "7.50"]

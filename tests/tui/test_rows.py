@@ -1,0 +1,130 @@
+"""Rows, totals and traces made from the real fold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from edgekit.fleet import HISTORY_WINDOWS, Fleet, fold
+from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
+from edgekit.telemetry.messages import LaneMetrics, Metrics, State
+from tests.tui import simulated
+from tests.tui.simulated import FLEET, NOW_S, lived
+
+from edgekit_tui.feed import one_window_each
+from edgekit_tui.rows import Book, book_of, totals_of
+from edgekit_tui.traces import Trace, follow
+
+VIEW = lived()[2]
+BY_NAME = {(row.device, row.model): row for row in VIEW.rows}
+
+
+def test_a_device_with_two_models_has_two_rows_with_their_own_latency() -> None:
+    detector, recognizer = BY_NAME["gate-north", "ocr-detector"], BY_NAME["gate-north", "ocr-recognizer"]
+    assert detector.p50_ms == pytest.approx(10.8, rel=0.1)
+    assert recognizer.p50_ms == pytest.approx(2.7, rel=0.1)
+    assert len(detector.history) == len(recognizer.history) == 60
+    merged = VIEW.fleet.devices["berlin", "gate-north"].latency
+    assert merged is not None
+    assert detector.sample_count + recognizer.sample_count == merged.count
+
+
+def test_states_tell_throttled_and_silent_and_dead_apart() -> None:
+    assert BY_NAME["line-2-cam", "ocr-detector"].state == "throttled"
+    assert BY_NAME["dock-3", "digits"].state == "stale"
+    dead = BY_NAME["bench-coral", "digits"]
+    assert (dead.state, dead.reason) == ("offline", "connection lost")
+    assert dead.qps is None, "what a dead device did last is not its throughput now"
+
+
+def test_a_board_without_a_sensor_has_no_reading() -> None:
+    assert BY_NAME["mail-scan", "file-type"].temperature_c is None
+    assert BY_NAME["lobby-mic", "voice-activity"].temperature_c is not None
+
+
+def test_totals_count_devices_not_rows_and_leave_the_dead_out_of_the_present() -> None:
+    totals = VIEW.totals
+    assert totals.devices == len(FLEET) == sum(totals.states.values())
+    assert totals.states == {"online": 9, "throttled": 1, "stale": 1, "offline": 1}
+    assert totals.qps == pytest.approx(sum(row.qps or 0.0 for row in VIEW.rows))
+    assert totals.last_seen_s == pytest.approx(NOW_S, abs=2)
+
+
+def test_the_fleet_p99_is_that_of_all_samples_together() -> None:
+    live = [d for d in VIEW.fleet.devices.values() if d.presence.value in ("online", "late")]
+    assert VIEW.totals.sample_count == sum(d.latency.count for d in live if d.latency)
+    each = [quantile(d.latency, 0.99) for d in live if d.latency]
+    assert VIEW.totals.p99_ms is not None
+    assert min(each) < VIEW.totals.p99_ms < max(each)
+    assert VIEW.totals.p99_ms != pytest.approx(sum(each) / len(each), rel=0.05), "that would be an average"
+
+
+def test_rows_of_an_unchanged_device_are_the_same_objects() -> None:
+    book = book_of(VIEW.fleet, {})
+    rng = np.random.default_rng(1)
+    message = simulated.window("porto", "dock-1", 60, NOW_S, rng=rng)
+    after = fold(VIEW.fleet, [message], now_s=NOW_S)
+    newer = book_of(after, book)
+    assert newer["porto", "dock-1"] is not book["porto", "dock-1"]
+    assert all(newer[key] is book[key] for key in book if key != ("porto", "dock-1"))
+
+
+def test_a_device_known_by_its_status_alone_still_has_a_row() -> None:
+    fleet = fold(Fleet(), [simulated.status("lab", "new", State.ONLINE, NOW_S)], now_s=NOW_S)
+    (row,) = book_of(fleet, {})["lab", "new"].rows
+    assert (row.device, row.model, row.p99_ms, row.state) == ("new", "", None, "online")
+    assert totals_of(fleet, [row]).devices == 1
+
+
+def test_a_trace_merges_exactly_and_holds_each_window_once() -> None:
+    rng, samples, trace = np.random.default_rng(3), [], None
+    for seq in range(40):
+        values = rng.lognormal(2, 0.4, 50)
+        samples.append(values)
+        trace = follow(trace, "m", window(seq, values), at_s=float(seq))
+        trace = follow(trace, "m", window(seq, values), at_s=float(seq))
+    assert trace is not None
+    assert len(trace.points) == 40
+    latency = trace.latency
+    assert latency is not None
+    assert latency.count == 2000
+    exact = np.quantile(np.concatenate(samples), 0.99, method="inverted_cdf")
+    assert quantile(latency, 0.99) == pytest.approx(exact, rel=relative_error(latency))
+
+
+def test_a_trace_forgets_what_is_older_than_the_kept_windows() -> None:
+    trace: Trace | None = None
+    for seq in range(HISTORY_WINDOWS * 2):
+        slow = seq < HISTORY_WINDOWS // 2
+        trace = follow(trace, "m", window(seq, np.full(5, 100.0 if slow else 1.0)), at_s=float(seq))
+    assert trace is not None
+    assert len(trace.points) == HISTORY_WINDOWS
+    assert trace.latency is not None
+    assert trace.latency.max == 1.0
+
+
+def test_a_window_without_the_model_leaves_a_hole() -> None:
+    trace = follow(None, "absent", window(0, np.ones(3)), at_s=0.0)
+    assert trace.latency is None
+    assert trace.points[0].p99_ms is None
+    assert trace.points[0].qps == 0.0
+
+
+def test_a_backlog_passes_every_window_through() -> None:
+    rng = np.random.default_rng(5)
+    backlog = [simulated.window("berlin", "gate-north", seq, NOW_S, rng=rng) for seq in range(5)]
+    other = simulated.window("porto", "dock-1", 0, NOW_S, rng=rng)
+    parts = one_window_each([backlog[0], other, *backlog[1:]])
+    assert [len(part) for part in parts] == [2, 1, 1, 1, 1]
+    fleet, book = Fleet(), dict[tuple[str, str], object]()
+    for part in parts:
+        fleet = fold(fleet, part, now_s=NOW_S)
+        book = book_of(fleet, book)  # type: ignore[arg-type, assignment]
+    known: Book = book  # type: ignore[assignment]
+    assert [len(row.history) for row in known["berlin", "gate-north"].rows] == [5, 5]
+
+
+def window(seq: int, values: np.ndarray) -> Metrics:
+    builder = HistogramBuilder()
+    builder.record_many(values)
+    lane = LaneMetrics(model="m", requests=len(values), infer_ms=builder.histogram())
+    return Metrics(epoch=1, seq=seq, t_unix_ms=0, t_mono_ms=0, window_ms=10_000, lanes=(lane,))
