@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -14,18 +13,13 @@ from edgekit.board import Board
 from edgekit.config import NAME_PATTERN
 from edgekit.errors import ArtifactError, CatalogError
 from edgekit.manifest import Model, Source, problem_in
-from edgekit.strict import read_table, read_toml
+from edgekit.profiles import board_tables as board_tables
+from edgekit.profiles import data_folder as data_folder
+from edgekit.strict import read_toml
 
 MANIFEST_NAME = "model.toml"
 FORMATS = {".onnx": "onnx", ".tflite": "tflite"}
 """Suffix of a model file -> its format."""
-
-
-def data_folder(name: str) -> Path:
-    """The folder `devices` or `models`: beside the package in a checkout, else inside the installed wheel."""
-    package = Path(__file__).resolve().parent
-    checkout = package.parent / name
-    return checkout if (package.parent / "pyproject.toml").is_file() and checkout.is_dir() else package / "_data" / name
 
 
 def load_boards() -> tuple[Board, ...]:
@@ -39,11 +33,6 @@ def load_board(path: Path) -> Board:
     if board.id != path.stem or not re.match(NAME_PATTERN, board.id):
         raise CatalogError(path, "id", f"'{board.id}' must be the file's own name, of a-z, 0-9, '_' and '-'")
     return board
-
-
-def board_tables() -> tuple[dict[str, Any], ...]:
-    """Every board profile as its file holds it: for the probe, which also runs where edgekit's types do not."""
-    return tuple(read_table(path, error=CatalogError) for path in sorted(data_folder("devices").glob("*.toml")))
 
 
 def load_models() -> tuple[Model, ...]:

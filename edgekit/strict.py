@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from edgekit.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from edgekit.toml import read_table
 
 T = TypeVar("T")
 
@@ -27,18 +22,6 @@ _AT = re.compile(r" - at `\$?(?P<where>[^`]*)`$")
 def read_toml(path: Path, kind: type[T], *, error: type[ConfigError] = ConfigError) -> T:
     """The file as a `kind`. Raises `error` naming the file, the key and what is wrong."""
     return convert(read_table(path, error=error), kind, path=path, error=error)
-
-
-def read_table(path: Path, *, error: type[ConfigError] = ConfigError) -> dict[str, Any]:
-    """The TOML file as it stands, unchecked. Raises `error` when it cannot be read or is no TOML."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as e:
-        raise error(path, None, "no such file") from e
-    except (OSError, UnicodeDecodeError) as e:
-        raise error(path, None, f"cannot be read: {e}") from e
-    except tomllib.TOMLDecodeError as e:
-        raise error(path, None, f"not TOML: {e}") from e
 
 
 def read_json(path: Path, kind: type[T], *, error: type[ConfigError] = ConfigError) -> T:

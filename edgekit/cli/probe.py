@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from edgekit.catalog import board_tables
     from edgekit.device.probe import as_json, probe
+    from edgekit.profiles import board_tables
 
     if args.print_script:
         from edgekit.device.script import as_script

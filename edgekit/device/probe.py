@@ -60,7 +60,7 @@ def probe(root: Union[str, Path] = "/", profiles: Iterable[Profile] = ()) -> Fac
     Args:
         root: "/" for this machine, else a captured file tree: then nothing of this machine is mixed in, so there are
             no runtimes and no permissions.
-        profiles: the declared boards, as `edgekit.catalog.board_tables` gives them.
+        profiles: the declared boards, as `edgekit.profiles.board_tables` gives them.
     """
     tree = Tree(root)
     dt = DeviceTree(tree)
