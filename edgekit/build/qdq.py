@@ -1,0 +1,260 @@
+"""Writes the Q/DQ pairs that a placement asks for: scales, zero points, INT8 weights, INT32 biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from edgekit.build.calibrate import Range
+from edgekit.build.edit import Graph, attribute, rename_reads, set_input
+from edgekit.build.placement import COMPUTE, SAME_SCALE, Placement, output_axis
+
+
+class Types(NamedTuple):
+    """Integer types for a CPU. uint8 activations with int8 weights is what VNNI multiplies."""
+
+    activation: type[np.uint8] | type[np.int8] = np.uint8
+    weight_bits: int = 8
+    "7 where 16-bit sums of two products would saturate (x86 without VNNI)."
+    per_channel: bool = True
+
+
+class Grid(NamedTuple):
+    """real = (integer - zero) * scale."""
+
+    scale: float
+    zero: int
+
+
+class Writer:
+    """Turns `graph` into its Q/DQ form in place."""
+
+    def __init__(self, graph: Graph, plan: Placement, ranges: Mapping[str, Range], types: Types) -> None:
+        self.graph, self.plan, self.ranges, self.types = graph, plan, ranges, types
+        limits = np.iinfo(types.activation)
+        self.low, self.high = int(limits.min), int(limits.max)
+        self.added: list[onnx.NodeProto] = []
+        self.read_as: dict[str, str] = {}
+        self.stored: dict[str, str] = {}
+        self.grids: dict[str, Grid] = {}
+
+    def write(self) -> None:
+        """Replace every placed node by its quantised form."""
+        graph, plan, made = self.graph, self.plan, []
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.nodes]
+        for node in nodes:
+            name = node.output[0] if node.output else ""
+            if name in plan.absorbed or name in plan.shifts:
+                continue  # carried out by the Q/DQ pair after the node that makes its input
+            if name in plan.gates:
+                self._gate(node)
+                continue
+            made.append(node)
+            if name in plan.integer:
+                self._integer(node)
+        for node in made:
+            if node.output[0] not in plan.integer:
+                rename_reads(node, self.read_as)
+        graph.replace_nodes(list(graph.nodes), made + self.added)
+        graph.drop_unread_constants()
+
+    def _integer(self, node: onnx.NodeProto) -> None:
+        name = node.output[0]
+        for position, source in enumerate(node.input):
+            if not source or (position and node.op_type in ("Reshape", "Resize", "Slice", "Squeeze", "Unsqueeze")):
+                continue
+            if not self.graph.is_constant(source):
+                node.input[position] = self._reading(source)
+            elif node.op_type not in COMPUTE:
+                node.input[position] = self._small_constant(source)
+        if node.op_type in COMPUTE:
+            self._weights(node)
+            if node.op_type != "Conv" and not self._feeds_integers(name):
+                return  # onnxruntime has a kernel from integers to float for these
+        final, shift = self._settled(name)
+        source_grid = self.grids.get(self._origin(node.input[0])) if node.op_type in SAME_SCALE else None
+        grid = source_grid or self._grid_of(final, shift)
+        written = Grid(grid.scale, grid.zero + round(shift / grid.scale))
+        node.output[0] = f"{name}.float"
+        stored = self._quantize(node.output[0], written, name)
+        self._dequantize(stored, grid, final)
+        self.read_as[name], self.stored[name], self.grids[name] = self.read_as[final], stored, grid
+
+    def _settled(self, name: str) -> tuple[str, float]:
+        """The tensor after the Relu, Clip or shift that the pair behind `name` carries out, and the shift."""
+        reader = self.graph.only_reader(name)
+        if reader is None:
+            return name, 0.0
+        result = reader.output[0]
+        if result in self.plan.absorbed:
+            return result, 0.0
+        return (result, self.plan.shifts[result]) if result in self.plan.shifts else (name, 0.0)
+
+    def _grid_of(self, final: str, shift: float) -> Grid:
+        low, high = self.ranges[final]
+        if shift:
+            low, high = min(low, shift), max(high, shift)
+        if final in self.plan.absorbed:
+            low = max(low, 0.0) if self.graph.producer[final].op_type == "Relu" else low
+        gates = [r for r in self.graph.consumers.get(final, []) if r.output[0] in self.plan.gates]
+        if gates:
+            bottom, top = gate_window(gates[0])
+            if len(self.graph.consumers[final]) == 1:
+                return self._exact(bottom, top)
+            if self._only_swished(final, gates[0]):
+                low = max(low, bottom)
+        return self._spread(low, high)
+
+    def _only_swished(self, name: str, gate: onnx.NodeProto) -> bool:
+        """Whether `name` is read by its gate and the product with it alone: below the gate's window all is zero."""
+        others = [r for r in self.graph.consumers[name] if r.output[0] != gate.output[0]]
+        return all(r.op_type == "Mul" and gate.output[0] in r.input for r in others)
+
+    def _spread(self, low: float, high: float) -> Grid:
+        """The grid over [low, high] and zero."""
+        low, high = min(low, 0.0), max(high, 0.0)
+        scale = (high - low) / (self.high - self.low) or 1.0
+        scale = float(np.float32(max(scale, 1e-10)))
+        return Grid(scale, int(np.clip(round(self.low - low / scale), self.low, self.high)))
+
+    def _exact(self, low: float, high: float) -> Grid:
+        scale = float(np.float32((high - low) / (self.high - self.low)))
+        return Grid(scale, self.low + round(-low / scale))
+
+    def _gate(self, node: onnx.NodeProto) -> None:
+        """HardSigmoid: times alpha into a window where saturation clips, then read again with beta as zero point.
+
+        The product by a constant rather than a bare Q/DQ pair: it has an integer kernel, and no optimiser may merge it.
+        """
+        name, source = node.output[0], node.input[0]
+        step = float(np.float32(1 / (self.high - self.low)))
+        beta = float(attribute(node, "beta", 0.5))
+        stored = self.stored.get(source)
+        if stored is None or self.grids[source] != self._exact(*gate_window(node)):
+            alpha = np.array([attribute(node, "alpha", 0.2)], np.float32)
+            factor = self._quantized_constant(f"{name}.alpha", alpha)
+            product = f"{name}.float"
+            self.added.append(helper.make_node("Mul", [self._reading(source), factor], [product], name=product))
+            stored = self._quantize(product, Grid(step, self.low + round(beta / step)), name)
+        self._dequantize(stored, Grid(step, self.low), name)
+
+    def _reading(self, name: str) -> str:
+        """`name` as integers read back; quantised here if float code makes it."""
+        if name not in self.read_as:
+            grid = self._spread(*self.ranges[name])
+            self._dequantize(self._quantize(name, grid, name), grid, name)
+        return self.read_as[name]
+
+    def _origin(self, reading: str) -> str:
+        return next((name for name, read in self.read_as.items() if read == reading), reading)
+
+    def _feeds_integers(self, name: str) -> bool:
+        final, _ = self._settled(name)
+        roles = self.plan.integer | self.plan.gates | self.plan.shifts.keys()
+        return final != name or any(r.output[0] in roles for r in self.graph.consumers.get(name, []))
+
+    def _quantize(self, source: str, grid: Grid, name: str) -> str:
+        stored = f"{name}.q"
+        inputs = [source, *self._grid_constants(grid, name)]
+        self.added.append(helper.make_node("QuantizeLinear", inputs, [stored], name=stored))
+        return stored
+
+    def _dequantize(self, stored: str, grid: Grid, name: str) -> None:
+        is_made_by_float = (
+            name not in self.plan.integer | self.plan.absorbed | self.plan.gates | self.plan.shifts.keys()
+        )
+        reading = f"{name}.dq" if is_made_by_float or name not in self.graph.outputs else name
+        inputs = [stored, *self._grid_constants(grid, name)]
+        self.added.append(helper.make_node("DequantizeLinear", inputs, [reading], name=f"{name}.dq"))
+        self.read_as[name], self.stored[name], self.grids[name] = reading, stored, grid
+
+    def _grid_constants(self, grid: Grid, name: str) -> list[str]:
+        scale = self.graph.add_constant(f"{name}.scale", np.array(grid.scale, np.float32))
+        return [scale, self.graph.add_constant(f"{name}.zero", np.array(grid.zero, self.types.activation))]
+
+    def _small_constant(self, name: str) -> str:
+        """A constant operand of Add or Mul, quantised over its own range."""
+        array = self.graph.constant(name)
+        assert array is not None
+        return self._quantized_constant(name, array)
+
+    def _quantized_constant(self, name: str, array: np.ndarray) -> str:
+        grid = self._spread(float(array.min()), float(array.max()))
+        integers = np.clip(np.rint(array / grid.scale) + grid.zero, self.low, self.high).astype(self.types.activation)
+        stored = self.graph.add_constant(f"{name}.q", integers)
+        reading = f"{stored}.dq"
+        inputs = [stored, *self._grid_constants(grid, stored)]
+        self.added.append(helper.make_node("DequantizeLinear", inputs, [reading], name=reading))
+        return reading
+
+    def _weights(self, node: onnx.NodeProto) -> None:
+        """INT8 weights, per output channel and symmetric; INT32 bias in units of input scale times weight scale."""
+        weight = self.graph.constant(node.input[1])
+        assert weight is not None
+        axis = output_axis(node)
+        input_name = self._origin(node.input[0])
+        input_scale = self.grids[input_name].scale
+        bias = self.graph.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+        bias = None if bias is None else bias.reshape(-1)
+        shift = self._residual_shift(input_name)
+        if shift and node.op_type == "Conv":
+            added = weight.sum(axis=tuple(range(1, weight.ndim))) * shift
+            bias = added if bias is None else bias + added
+        scales = self._weight_scales(weight, axis, bias, input_scale)
+        spread = scales.reshape([-1 if i == axis else 1 for i in range(weight.ndim)]) if scales.ndim else scales
+        limit = 2 ** (self.types.weight_bits - 1) - 1
+        integers = np.clip(np.rint(weight / spread), -limit, limit).astype(np.int8)
+        node.input[1] = self._dequantized(f"{node.output[0]}.weight", integers, scales, axis)
+        if bias is not None:
+            unit = (scales * input_scale).astype(np.float32)
+            integers32 = np.rint(np.asarray(bias, np.float64) / unit).astype(np.int32)
+            set_input(node, 2, self._dequantized(f"{node.output[0]}.bias", integers32, unit, 0))
+
+    def _residual_shift(self, name: str) -> float:
+        """What rounding a shift to whole steps of the zero point left over; it goes into the next bias."""
+        shift = self.plan.shifts.get(name, 0.0)
+        scale = self.grids[name].scale
+        return shift - round(shift / scale) * scale
+
+    def _weight_scales(self, weight: np.ndarray, axis: int, bias: np.ndarray | None, input_scale: float) -> np.ndarray:
+        limit = 2 ** (self.types.weight_bits - 1) - 1
+        others = tuple(i for i in range(weight.ndim) if i != axis) if self.types.per_channel else None
+        peaks = np.abs(weight).max(axis=others)
+        scales = np.where(peaks > 0, peaks / limit, 1.0)
+        if bias is not None:  # a channel of tiny weights must not push its bias out of 32 bits
+            scales = np.maximum(scales, np.abs(bias if scales.ndim else np.abs(bias).max()) / input_scale / 2**30)
+        return np.asarray(scales, np.float32)
+
+    def _dequantized(self, name: str, integers: np.ndarray, scales: np.ndarray, axis: int) -> str:
+        stored = self.graph.add_constant(f"{name}.q", integers)
+        inputs = [stored, self.graph.add_constant(f"{name}.scale", scales)]
+        inputs.append(self.graph.add_constant(f"{name}.zero", np.zeros(scales.shape, integers.dtype)))
+        options = {"axis": axis} if scales.ndim else {}
+        self.added.append(
+            helper.make_node("DequantizeLinear", inputs, [f"{stored}.dq"], name=f"{stored}.dq", **options)
+        )
+        return f"{stored}.dq"
+
+
+def gate_window(node: onnx.NodeProto) -> tuple[float, float]:
+    """Where HardSigmoid is neither 0 nor 1."""
+    alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
+    return -beta / alpha, (1 - beta) / alpha
+
+
+def tensors_to_observe(graph: Graph, plan: Placement) -> list[str]:
+    """The tensors whose range a `Writer` needs."""
+    roles = plan.integer | plan.absorbed | plan.shifts.keys()
+    wanted = dict.fromkeys(name for node in graph.nodes for name in node.output if name in roles)
+    for node in graph.nodes:
+        if node.output and node.output[0] in plan.integer:
+            wanted.update(
+                (i, None)
+                for i in node.input[: 1 if node.op_type in COMPUTE else None]
+                if i and not graph.is_constant(i)
+            )
+    return list(wanted)

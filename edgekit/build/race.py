@@ -1,0 +1,42 @@
+"""Which of two builds runs faster here: interleaved, so that a busy machine hits both alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from edgekit.runtimes.session import SessionSettings, open_session
+
+WARM_UP, MOST_RUNS = 3, 60
+
+
+def race(
+    paths: Sequence[Path],
+    feed: Mapping[str, np.ndarray],
+    settings: Sequence[SessionSettings],
+    *,
+    budget_s: float = 1.5,
+) -> list[float]:
+    """Median latency of each artifact in ms, one thread, over at most `budget_s` of running all of them in turn.
+
+    It decides between two builds; what a user is told about speed comes from `edgekit bench`.
+    """
+    sessions = [open_session(path, chosen) for path, chosen in zip(paths, settings, strict=True)]
+    try:
+        for session in sessions:
+            for _ in range(WARM_UP):
+                session.run(feed)
+        times: list[list[float]] = [[] for _ in sessions]
+        end = time.perf_counter() + budget_s
+        while len(times[-1]) < 5 or (time.perf_counter() < end and len(times[-1]) < MOST_RUNS):
+            for session, taken in zip(sessions, times, strict=True):
+                start = time.perf_counter()
+                session.run(feed)
+                taken.append(time.perf_counter() - start)
+        return [1e3 * float(np.median(taken)) for taken in times]
+    finally:
+        for session in sessions:
+            session.close()

@@ -1,0 +1,147 @@
+"""From a standard artifact to the set of artifacts worth benching: what is made, in which order, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import onnx
+
+from edgekit.artifact import Accuracy, Artifact
+from edgekit.build import search, store
+from edgekit.build.quantize import dynamic_int8, matmul_share
+from edgekit.build.race import race
+from edgekit.build.rewrite import shifts_as_depthwise
+from edgekit.build.samples import Options
+from edgekit.build.workshop import Draft, Progress, Refusal, Workshop, same_outputs
+from edgekit.config import Home
+from edgekit.device.probe import Facts
+from edgekit.errors import ArtifactError
+from edgekit.fetch import standard_artifact
+from edgekit.manifest import Model
+
+OPTIMIZED, STATIC, DYNAMIC = "standard-optimized", "flash-int8-static", "flash-int8-dynamic"
+SAME = 1e-4
+"""How much the optimised standard may differ from the standard."""
+NOT_SLOWER = 1.02
+"""The noise of a short race."""
+
+
+class Report(NamedTuple):
+    """What a build gave: the standard artifact first, then those made from it, and why others were not made."""
+
+    artifacts: list[Artifact]
+    refused: dict[str, str]
+    is_cached: bool
+    "True when nothing had to be made."
+
+
+def build(
+    model: Model,
+    *,
+    home: Home,
+    facts: Facts | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> list[Artifact]:
+    """The standard artifact and every artifact made from it, unfit ones included (`record.fit` is False).
+
+    Args:
+        facts: the device to build for; None is this machine.
+        progress: called with what is being done and the share of the whole that is done, 0..1.
+
+    Raises:
+        ArtifactError: the standard is not ONNX, damaged, too large, holds NaN, or the disk is full.
+        UsageError, CatalogError, InputError: options or data that do not fit the model.
+        FetchError: the standard artifact cannot be had.
+    """
+    return report(model, home=home, facts=facts, options=options, progress=progress).artifacts
+
+
+def report(
+    model: Model,
+    *,
+    home: Home,
+    facts: Facts | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """As `build`, with the reason for each artifact that was not made."""
+    standard = standard_artifact(model, home)
+    if standard.record.format != "onnx":
+        raise ArtifactError(standard.path, f"is {standard.record.format}; this version builds from ONNX only")
+    shop = Workshop(model, standard, home, facts.cpu if facts else None, options or Options(), progress)
+    made: list[Artifact] = []
+    refused: dict[str, str] = {}
+    is_cached = True
+    for (recipe, precision, draw), start, end in zip(_RECIPES, (0.0, 0.3, 0.9), (0.3, 0.9, 1.0), strict=True):
+        shop.step(recipe, start, end)
+        key, folder = shop.key(recipe), shop.folder(recipe)
+        if reason := store.refusal(folder, key):
+            refused[shop.name(recipe)] = reason
+            continue
+        artifact = store.find(folder, key)
+        if artifact is None:
+            is_cached = False
+            try:
+                artifact = shop.finish(recipe, precision, draw(shop), key)
+            except Refusal as e:
+                refused[shop.name(recipe)] = str(e)
+                store.refuse(folder, key, str(e))
+                continue
+        made.append(artifact)
+    shop.step("done", 1.0, 1.0)
+    return Report([_with_accuracy(standard, made), *made], refused, is_cached)
+
+
+def _optimized(shop: Workshop) -> Draft:
+    """The float graph, cleaned and rewritten; refused unless it computes the same and is not slower here."""
+    model = onnx.ModelProto.FromString(shop.graph.SerializeToString())
+    shifts_as_depthwise(model)
+    path = shop.on_disk(model, "optimized")
+    worst = same_outputs(shop, path)
+    if not worst <= SAME:
+        raise Refusal(f"its outputs differ from the standard's by {worst:.1e}")
+    shop.advance(0.5)
+    before, after = race([shop.standard.path, path], shop.feed, [shop.settings, shop.opened_as()])
+    if after > NOT_SLOWER * before:
+        raise Refusal(f"slower than the standard here: {after:.2f} ms against {before:.2f} ms")
+    return Draft(model, {**shop.graph_recipe, "checked": f"equals the standard within {worst:.0e}"})
+
+
+def _static(shop: Workshop) -> Draft:
+    """INT8 Q/DQ with calibrated ranges."""
+    if not shop.samples.feeds:
+        raise Refusal(
+            "no calibration data: give --calibration FILE.npz, one array per input with a leading sample axis"
+        )
+    return search.static(shop)
+
+
+def _dynamic(shop: Workshop) -> Draft:
+    """INT8 weights in matrix products, for models that consist of them."""
+    share = matmul_share(shop.graph)
+    if share < 0.5:
+        raise Refusal(f"{100 * share:.0f} % of its weights are in matrix products; it would slow down all the others")
+    try:
+        made = dynamic_int8(shop.graph, shop.target.types)
+    except ArtifactError as e:
+        raise Refusal(e.problem) from e
+    return Draft(made, {**shop.graph_recipe, "quantised": "dynamic: weights of matrix products"})
+
+
+_RECIPES: tuple[tuple[str, str, Callable[[Workshop], Draft]], ...] = (
+    (OPTIMIZED, "float32", _optimized),
+    (STATIC, "int8", _static),
+    (DYNAMIC, "int8-dynamic", _dynamic),
+)
+
+
+def _with_accuracy(standard: Artifact, made: list[Artifact]) -> Artifact:
+    """The standard artifact with its own accuracy, as found when the others were measured against it."""
+    measured: Accuracy | None = next((a.record.accuracy for a in made if a.record.accuracy), None)
+    if measured is None or measured.standard_value is None:
+        return standard
+    own = msgspec.structs.replace(measured, value=measured.standard_value, per_output_sqnr_db={})
+    return msgspec.structs.replace(standard, record=msgspec.structs.replace(standard.record, accuracy=own))

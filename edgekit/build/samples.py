@@ -1,0 +1,131 @@
+"""The real data a build needs: feeds to calibrate with, and other samples to judge with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import edgekit
+from edgekit.artifact import sha256_of
+from edgekit.build.calibrate import Sample as Feed
+from edgekit.errors import InputError, UsageError
+from edgekit.manifest import Data, Model
+from edgekit.pipeline.data import Sample, calibration, calibration_feeds, evaluation
+from edgekit.runtimes.axes import session_axes
+from edgekit.runtimes.session import SessionSettings, check_inputs, open_session
+
+MOST_FEEDS, MOST_SAMPLES = 64, 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a user may say beside the model's name."""
+
+    calibration: Path | None = None
+    "An .npz with one array per input and a leading sample axis; replaces the manifest's calibration data."
+    labels: Path | None = None
+    "An .npy with one class number per sample of `calibration`."
+    metric: str | None = None
+    axes: Mapping[str, int] = field(default_factory=dict)
+    "Axes to fix: the artifacts then take no other size."
+    method: str | None = None
+    "How calibration picks ranges; None tries minmax, then percentile if accuracy asks for it."
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """`feeds` for calibration, `judged` for accuracy; both empty when there are none."""
+
+    feeds: tuple[Feed, ...]
+    judged: tuple[Sample, ...]
+
+
+def settings_for(model: Model, axes: Mapping[str, int], fixed: Mapping[str, int] | None = None) -> SessionSettings:
+    """One thread, every axis bound as the manifest or `axes` says, those that the file leaves open included."""
+    places = {
+        f"{spec.name}[{i}]": size for spec in model.inputs for i, size in enumerate(spec.shape) if isinstance(size, int)
+    }
+    return SessionSettings(axes={**places, **session_axes(model, axes, fixed)})
+
+
+def with_options(model: Model, options: Options) -> Model:
+    """The manifest as the user's options change it. Raises UsageError for options that do not go together."""
+    if options.labels is not None and options.calibration is None:
+        raise UsageError("--labels goes with --calibration: one label for each of its samples")
+    for path in (options.calibration, options.labels):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{path}: no such file")
+    changed = model
+    if options.metric is not None:
+        changed = msgspec.structs.replace(changed, metric=options.metric)
+    if options.calibration is not None:
+        data = msgspec.structs.replace(
+            changed.data, calibration=str(options.calibration.resolve()), calibration_count=MOST_SAMPLES
+        )
+        changed = msgspec.structs.replace(changed, data=data)
+    return changed
+
+
+def gather(model: Model, standard: Path, options: Options) -> Samples:
+    """Feeds and samples for `model`, made or read now. Raises CatalogError, UsageError or InputError for unfit data."""
+    settings = settings_for(model, options.axes)
+    session = open_session(standard, settings)
+    try:
+        if model.data.calibration is None:
+            return Samples((), tuple(evaluation(model, options.axes)))
+        if model.data.evaluation is None:
+            return _split(list(calibration(model, options.axes)), session.inputs, options.labels)
+        feeds = tuple(calibration_feeds(model, session.run, options.axes))[:MOST_FEEDS]
+        for feed in feeds[:1]:
+            check_inputs(session.inputs, feed)
+        return Samples(feeds, tuple(evaluation(model, options.axes)))
+    finally:
+        session.close()
+
+
+def _split(samples: list[Sample], specs: tuple[object, ...], labels: Path | None) -> Samples:
+    """A user's one set: every other sample calibrates, the rest judges; all of them do both when they are few."""
+    if not samples:
+        raise UsageError("the calibration file holds no samples")
+    if labels is not None:
+        samples = _labelled(samples, labels)
+    for sample in samples:
+        for name, value in sample.inputs.items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise InputError(name, "the calibration data holds NaN or infinite values")
+    check_inputs(specs, samples[0].inputs)  # type: ignore[arg-type]
+    few = len(samples) < 4
+    feeds = tuple(dict(sample.inputs) for sample in (samples if few else samples[::2]))
+    return Samples(feeds[:MOST_FEEDS], tuple(samples if few else samples[1::2]))
+
+
+def _labelled(samples: list[Sample], path: Path) -> list[Sample]:
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as e:
+        raise UsageError(f"{path}: not an .npy of labels: {e}") from e
+    if values.ndim != 1 or len(values) < len(samples):
+        raise UsageError(
+            f"{path}: has shape {list(values.shape)}, expected one label for each of {len(samples)} samples"
+        )
+    return [
+        Sample(inputs=sample.inputs, label=str(label), context=sample.context)
+        for sample, label in zip(samples, values, strict=False)
+    ]
+
+
+def data_key(data: Data, folder: Path) -> str:
+    """What the data depends on, without making it: generators by name and version, files by content."""
+    parts = []
+    for where, count in ((data.calibration, data.calibration_count), (data.evaluation, data.evaluation_count)):
+        if where is None or where.startswith("generator:"):
+            parts.append(f"{where} {count} {edgekit.__version__}")
+            continue
+        path = folder / where
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        parts.append(f"{count} " + " ".join(sha256_of(file) for file in files))
+    return "; ".join(parts)

@@ -1,0 +1,110 @@
+"""Static INT8 by trial: which nodes stay in float because INT8 does not pay there, and which ranges keep accuracy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import NamedTuple
+
+from edgekit.build import accuracy
+from edgekit.build.edit import Graph
+from edgekit.build.placement import Placement
+from edgekit.build.quantize import Quantized, static_int8
+from edgekit.build.race import race
+from edgekit.build.workshop import Draft, Refusal, Workshop
+from edgekit.errors import ArtifactError
+
+METHODS = ("minmax", "percentile", "entropy")
+GAIN = 0.98
+"""A variant replaces a simpler one only when its latency is below this share."""
+
+
+class _Trial(NamedTuple):
+    method: str
+    result: Quantized
+    kept: float
+    "Share of the standard's metric."
+
+
+def static(shop: Workshop) -> Draft:
+    """The fastest placement, then the first calibration method that holds the accuracy floor, else the best one.
+
+    Raises Refusal when nothing of the model can run on integers.
+    """
+    try:
+        skip, why = _placement(shop)
+        best = _calibrated(shop, skip)
+    except ArtifactError as e:
+        raise Refusal(e.problem) from e
+    grain = "per channel" if shop.target.types.per_channel else "per tensor"
+    recipe = {
+        **shop.graph_recipe,
+        "quantised": f"static, Q/DQ, {shop.target.why}, {grain}",
+        "ranges": f"{best.method} over {len(shop.samples.feeds)} samples",
+        "kept in float": _kept(shop, best.result.plan) or "nothing",
+    }
+    if why:
+        recipe["does not pay"] = why
+    return Draft(best.result.model, recipe, calibrated=True)
+
+
+def _placement(shop: Workshop) -> tuple[Collection[str], str]:
+    """The nodes to leave in float, and why: first convolutions on few channels, if the graph is faster so."""
+    stems = _stems(Graph(shop.graph))
+    if not stems:
+        return (), ""
+    few = shop.samples.feeds[:2]
+    paths = [
+        shop.on_disk(static_int8(shop.graph, few, shop.target.types, skip=skip).model, name)
+        for name, skip in (("all", ()), ("stem-float", stems))
+    ]
+    everything, without = race(paths, shop.feed, [shop.opened_as()] * 2)
+    if without < GAIN * everything:
+        return stems, f"first convolution in INT8 ({everything:.2f} ms with, {without:.2f} ms without)"
+    return (), ""
+
+
+def _stems(graph: Graph) -> list[str]:
+    """Convolutions of at most four channels, read from the model's input: too few to fill an integer kernel."""
+    given = {value.name for value in graph.model.graph.input}
+    found = []
+    for node in graph.nodes:
+        weight = graph.constant(node.input[1]) if node.op_type == "Conv" else None
+        if weight is not None and node.input[0] in given and weight.shape[1] <= 4:
+            found.append(node.output[0])
+    return found
+
+
+def _calibrated(shop: Workshop, skip: Collection[str]) -> _Trial:
+    methods = (shop.options.method,) if shop.options.method else METHODS
+    best: _Trial | None = None
+    for i, method in enumerate(methods):
+        result = static_int8(
+            shop.graph,
+            shop.samples.feeds,
+            shop.target.types,
+            method=method,
+            skip=skip,
+            progress=lambda share, i=i, m=method: shop.advance((i + share) / len(methods), f"calibrating, {m}"),  # type: ignore[misc]
+        )
+        if shop.reference is None:
+            return _Trial(method, result, 0.0)
+        measured = accuracy.measure(
+            shop.reference, shop.on_disk(result.model, method), shop.opened_as(), shop.target.isa
+        )
+        trial = _Trial(method, result, measured.ratio or 0.0)
+        if best is None or trial.kept > best.kept:
+            best = trial
+        if accuracy.why_unfit(measured, shop.model.accuracy_floor) is None:
+            return trial
+    assert best is not None
+    return best
+
+
+def _kept(shop: Workshop, plan: Placement) -> str:
+    """Node kinds that stay in float, with the most frequent reason of each."""
+    graph = Graph(shop.graph)
+    kinds: Counter[tuple[str, str]] = Counter()
+    for name, reason in plan.floats.items():
+        kinds[graph.producer[name].op_type, reason] += 1
+    return "; ".join(f"{kind} ×{count}: {reason}" for (kind, reason), count in kinds.most_common())

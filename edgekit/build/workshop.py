@@ -1,0 +1,236 @@
+"""What the recipes of one build share, made once and only when asked for; and how a draft becomes an artifact."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx
+
+import edgekit
+from edgekit.artifact import Artifact, ArtifactRecord, sha256_of
+from edgekit.build import accuracy, graph, inspect, ort, store
+from edgekit.build.calibrate import Sample as Feed
+from edgekit.build.calibrate import fingerprint
+from edgekit.build.quantize import Target, target_of
+from edgekit.build.samples import Options, Samples, data_key, gather, settings_for, with_options
+from edgekit.config import Home
+from edgekit.device.cpu import Cpu, read_cpu
+from edgekit.device.memory import available_bytes
+from edgekit.device.tree import Tree
+from edgekit.errors import ArtifactError
+from edgekit.files import write_atomic
+from edgekit.manifest import Model
+from edgekit.pipeline.data import example
+from edgekit.runtimes.session import SessionSettings, open_session
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the share of the whole that is done, 0..1."""
+MIB = 1024 * 1024
+
+
+class Refusal(Exception):
+    """This artifact is not worth making or cannot be made from this model; others may be."""
+
+
+class Draft(NamedTuple):
+    """A model about to become an artifact."""
+
+    model: onnx.ModelProto
+    recipe: Mapping[str, str]
+    calibrated: bool = False
+
+
+class Workshop:
+    """One build of one model. Everything costly is a cached property."""
+
+    def __init__(
+        self, model: Model, standard: Artifact, home: Home, cpu: Cpu | None, options: Options, progress: Progress | None
+    ) -> None:
+        self.model = with_options(model, options)
+        self.standard, self.home, self.options = standard, home, options
+        self.target: Target = target_of(cpu or read_cpu(Tree("/")))
+        self._progress, self._what, self._from, self._to = progress, "", 0.0, 0.0
+
+    def step(self, what: str, start: float, end: float) -> None:
+        """What is being done now, and which part of the whole it is."""
+        self._what, self._from, self._to = what, start, end
+        self.advance(0.0)
+
+    def advance(self, share: float, what: str | None = None) -> None:
+        """`share` of the current step is done."""
+        if self._progress:
+            self._progress(what or self._what, self._from + share * (self._to - self._from))
+
+    def name(self, recipe: str) -> str:
+        """The artifact's name: fixed axes are part of it, since it then serves no other size."""
+        fixed = "".join(f"-{axis}{size}" for axis, size in sorted(self.options.axes.items()))
+        return recipe + "".join(c if c.isalnum() or c in "_-" else "_" for c in fixed)
+
+    def folder(self, recipe: str) -> Path:
+        return self.home.artifacts(self.model.name) / self.name(recipe)
+
+    @cached_property
+    def _key_parts(self) -> dict[str, str]:
+        options = self.options
+        return {
+            "edgekit": edgekit.__version__,
+            "standard": self.standard.record.sha256,
+            "data": data_key(self.model.data, self.model.folder),
+            "labels": sha256_of(options.labels) if options.labels else "",
+            "judged": f"{self.model.metric} {self.model.accuracy_floor}",
+            "axes": str(sorted(options.axes.items())),
+            "method": str(options.method),
+            "target": f"{self.target.isa} {self.target.types}",
+            **tools(),
+        }
+
+    def key(self, recipe: str) -> str:
+        """The hash of everything that the artifact of `recipe` depends on."""
+        return store.key_of({**self._key_parts, "recipe": recipe})
+
+    @cached_property
+    def settings(self) -> SessionSettings:
+        """How the standard is opened."""
+        return settings_for(self.model, self.options.axes)
+
+    @cached_property
+    def _cleaned(self) -> tuple[onnx.ModelProto, dict[str, str]]:
+        size = self.standard.record.size_bytes
+        needed, free = 6 * size + 300 * MIB, available_bytes(Tree("/"))
+        if free is not None and needed > free:
+            problem = f"building needs about {needed // MIB} MiB of memory, {free // MIB} MiB are available"
+            raise ArtifactError(self.standard.path, problem)
+        notes: list[str] = []
+        model = graph.read_model(self.standard.path)
+        axes = {
+            f"{spec.name}[{i}]": self.options.axes[axis]
+            for spec in graph.inputs_of(self.standard.path, self.model.inputs)
+            for i, axis in enumerate(spec.shape)
+            if isinstance(axis, str) and axis in self.options.axes
+        }
+        cleaned, done = graph.clean(model, self.standard.path, axes, notes)
+        recipe = {"graph": ", ".join(f"{name} ×{count}" for name, count in done.items()) or "nothing to rewrite"}
+        if notes:
+            recipe["not done"] = "; ".join(notes)
+        return cleaned, recipe
+
+    @property
+    def graph(self) -> onnx.ModelProto:
+        """The clean float graph. Copy it before changing it."""
+        return self._cleaned[0]
+
+    @property
+    def graph_recipe(self) -> dict[str, str]:
+        return dict(self._cleaned[1])
+
+    @cached_property
+    def samples(self) -> Samples:
+        return gather(self.model, self.standard.path, self.options)
+
+    @cached_property
+    def calibration_sha256(self) -> str | None:
+        return fingerprint(self.samples.feeds) if self.samples.feeds else None
+
+    @cached_property
+    def reference(self) -> accuracy.Reference | None:
+        """The standard on the evaluation samples; None when there are none."""
+        if not self.samples.judged:
+            return None
+        return accuracy.refer(self.model, self.standard.path, self.settings, self.samples.judged)
+
+    @cached_property
+    def feed(self) -> Feed:
+        """One realistic feed, for timing and for comparing outputs; noise when there is no data at all."""
+        if self.samples.feeds:
+            return self.samples.feeds[0]
+        session = open_session(self.standard.path, self.settings)
+        try:
+            return example(self.model, session.inputs, self.options.axes)
+        finally:
+            session.close()
+
+    @cached_property
+    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="edgekit-build-")
+
+    def on_disk(self, model: onnx.ModelProto, name: str) -> Path:
+        """A draft as a file that goes away with the workshop."""
+        path = Path(self.scratch.name) / f"{name}.onnx"
+        write_model(path, model)
+        return path
+
+    def opened_as(self) -> SessionSettings:
+        """How an artifact made here is opened: fixed axes need no size any more."""
+        return settings_for(self.model, self.options.axes, self.options.axes)
+
+    def finish(self, recipe: str, precision: str, draft: Draft, key: str) -> Artifact:
+        """Write the draft, look at what it holds, measure it, and write its record last."""
+        folder, name = self.folder(recipe), self.name(recipe)
+        path = folder / f"{name}-{key[:8]}.onnx"
+        write_model(path, draft.model)
+        found = inspect.contents(path)
+        if precision != "float32":
+            inspect.check_int8(path, found)
+        measured = accuracy.measure(self.reference, path, self.opened_as(), self.target.isa) if self.reference else None
+        why = accuracy.why_unfit(measured, self.model.accuracy_floor) if measured else None
+        if measured is None and precision != "float32":
+            why = "no data to measure its accuracy with: give --calibration FILE.npz"
+        size = path.stat().st_size
+        notes = inspect.findings(found, size_bytes=size, standard_bytes=self.standard.record.size_bytes)
+        record = ArtifactRecord(
+            model=self.model.name,
+            name=name,
+            file=path.name,
+            format="onnx",
+            precision=precision,
+            sha256=sha256_of(path),
+            size_bytes=size,
+            made_from_sha256=self.standard.record.sha256,
+            recipe={store.KEY: key, **draft.recipe},
+            tools=tools(),
+            calibration_sha256=self.calibration_sha256 if draft.calibrated else None,
+            axes=dict(self.options.axes),
+            node_counts=found.node_counts,
+            accuracy=measured,
+            fit=why is None,
+            why_unfit=why,
+            notes=notes,
+        )
+        return store.save(folder, record)
+
+
+def tools() -> dict[str, str]:
+    """The distributions that shape an artifact, with their versions."""
+    return {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")}
+
+
+def write_model(path: Path, model: onnx.ModelProto) -> None:
+    """Serialise and write atomically. Raises ArtifactError: over 2 GiB, disk full."""
+    try:
+        write_atomic(path, model.SerializeToString())
+    except ValueError as e:
+        raise ArtifactError(path, "would be larger than 2 GiB") from e
+    except OSError as e:
+        raise ArtifactError(path, f"cannot be written: {e.strerror or e}") from e
+
+
+def same_outputs(shop: Workshop, path: Path) -> float:
+    """The largest difference between the standard's and the draft's outputs on up to four real inputs.
+
+    Relative to the largest value of the output, where that exceeds 1.
+    """
+    before, after = open_session(shop.standard.path, shop.settings), open_session(path, shop.opened_as())
+    worst = 0.0
+    try:
+        for feed in shop.samples.feeds[:4] or (shop.feed,):
+            left, right = before.run(feed), after.run(feed)
+            worst = max(worst, *(ort.difference(left[name], right[name]) for name in left))
+    finally:
+        before.close()
+        after.close()
+    return worst
