@@ -1,0 +1,240 @@
+"""Stay connected to a broker and deliver what waits: reconnecting with back-off and jitter, one sending thread.
+
+A message is delivered when the broker has acknowledged it; one that was in flight when the connection broke is sent
+again. Callers get no exception from a broken connection: they see `state`, and their messages wait in the outbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edgekit.config import MqttConfig
+from edgekit.errors import BrokerError
+from edgekit.telemetry.connection import Connection, Outgoing, ProtocolRefused, check_config
+from edgekit.telemetry.messages import Received
+from edgekit.telemetry.outbox import Item, Outbox
+from paho.mqtt.enums import MQTTProtocolVersion
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_S, LONGEST_WAIT_S, STABLE_S = 1.0, 60.0, 30.0
+TAKEOVER_WAIT_S = 30.0
+"""Two devices with one id kick each other off; this keeps the fight slow enough to be seen and mended."""
+IDLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkState:
+    """How the link stands, for people."""
+
+    connected: bool
+    text: str
+    taken_over: bool = False
+    "Another client with our id took the connection."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a connection begins with."""
+
+    will: Outgoing | None = None
+    "Registered before connecting."
+    first: Sequence[Outgoing] = ()
+    "Published after subscribing, before anything that waits."
+    settle_s: float = 0.0
+    "How long to listen before publishing `first`."
+
+
+class Link:
+    """A connection that is made again whenever it breaks."""
+
+    def __init__(
+        self,
+        config: MqttConfig,
+        *,
+        client_id: str,
+        subscriptions: Sequence[str],
+        opening: Callable[[], Opening],
+        on_message: Callable[[Received], None],
+        on_state: Callable[[LinkState], None] = lambda _: None,
+        outbox: Outbox | None = None,
+        prepare: Callable[[Item], bytes] = lambda item: item.payload,
+        takeover_wait_s: float = TAKEOVER_WAIT_S,
+    ) -> None:
+        """Raises ConfigError for settings that can never connect.
+
+        Args:
+            opening: asked before each attempt to connect; called on the link's thread, as are the next two.
+            on_message, on_state: must return at once.
+            prepare: the payload of a waiting item as it is sent now.
+        """
+        check_config(config)
+        self.state = LinkState(connected=False, text="not started")
+        self.outbox = outbox or Outbox()
+        self._config, self._client_id, self._subscriptions = config, client_id, tuple(subscriptions)
+        self._opening, self._on_message, self._on_state = opening, on_message, on_state
+        self._prepare, self._takeover_wait_s = prepare, takeover_wait_s
+        self._protocols = [MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311]
+        self._direct: deque[Outgoing] = deque()
+        self._connection: Connection | None = None
+        self._stopping, self._reopen = threading.Event(), threading.Event()
+        self._farewell: Sequence[Outgoing] = ()
+        self._flush_until = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"mqtt {client_id}", daemon=True)
+
+    def start(self) -> None:
+        """Connect in the background, now and after every loss."""
+        self._thread.start()
+
+    def send(self, message: Outgoing) -> None:
+        """Publish soon if connected; otherwise it is forgotten (the next opening says what still matters)."""
+        if self.state.connected:
+            self._direct.append(message)
+            self._wake()
+
+    def store(self, topic: str, payload: bytes) -> None:
+        """Put into the outbox; it is sent when there is a connection and kept until the broker has it."""
+        self.outbox.append(topic, payload, now_s=time.monotonic())
+        self._wake()
+
+    def reopen(self) -> None:
+        """Give up this connection and open a new one at once."""
+        self._reopen.set()
+        self._wake()
+
+    def stop(self, farewell: Sequence[Outgoing] = (), *, timeout_s: float = 3.0) -> bool:
+        """Send what waits and then `farewell`, disconnect, and end; at most `timeout_s` (and a moment).
+
+        True when the broker has everything. Otherwise the connection is dropped, so that the broker speaks the Will.
+        """
+        self._farewell, self._flush_until = farewell, time.monotonic() + timeout_s
+        self._stopping.set()
+        if (connection := self._connection) is not None and not self.state.connected:
+            connection.lost = "stopped"  # nothing to say yet: do not wait for its answer
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s + 2.0)
+        return self.state.text == "stopped"
+
+    def _wake(self) -> None:
+        if (connection := self._connection) is not None:
+            connection.wake()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                taken_over = self._connect_and_serve()
+            except BrokerError as e:
+                taken_over = False
+                self._say(LinkState(connected=False, text=e.detail))
+            if self._stopping.is_set():
+                break
+            if self._reopen.is_set():
+                self._reopen.clear()
+                continue
+            failures = 0 if time.monotonic() - began > STABLE_S else failures + 1
+            wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(failures - 1, 10)) * random.uniform(0.2, 1.0)
+            if taken_over:
+                wait_s = self._takeover_wait_s * random.uniform(1.0, 2.0)
+            self._stopping.wait(wait_s)
+        if self.state.text != "stopped":
+            self._say(LinkState(connected=False, text="stopped before everything was delivered"))
+
+    def _connect_and_serve(self) -> bool:
+        """One connection from beginning to end. True if another client took it. Raises BrokerError."""
+        opening = self._opening()
+        connection = self._open(opening)
+        clean = False
+        try:
+            connection.subscribe(self._subscriptions)
+            self._settle(connection, opening.settle_s)
+            if self._reopen.is_set():
+                return False
+            self._direct.clear()
+            self._direct.extend(opening.first)
+            self._say(LinkState(connected=True, text="connected"))
+            clean = self._serve(connection)
+        finally:
+            self._connection = None
+            connection.close(clean=clean)
+        if clean:
+            self._say(LinkState(connected=False, text="stopped"))
+        elif connection.lost:
+            self._say(LinkState(connected=False, text=connection.lost, taken_over=connection.taken_over))
+        return connection.taken_over
+
+    def _open(self, opening: Opening) -> Connection:
+        """A connection by MQTT 5, or by 3.1.1 where the broker is older. Raises BrokerError."""
+        for protocol in self._protocols:
+            connection = Connection(self._config, self._client_id, protocol, opening.will)
+            connection.on_message = self._on_message
+            self._connection = connection
+            try:
+                connection.open()
+            except BrokerError as e:
+                self._connection = None
+                connection.close(clean=False)
+                if isinstance(e, ProtocolRefused) and protocol is not self._protocols[-1]:
+                    continue
+                raise
+            self._protocols = sorted(self._protocols, key=lambda p: p is not protocol)  # what worked comes first
+            return connection
+        raise AssertionError("the loop returns or raises")
+
+    def _settle(self, connection: Connection, settle_s: float) -> None:
+        deadline = time.monotonic() + settle_s
+        while (left := deadline - time.monotonic()) > 0 and connection.lost is None and not self._reopen.is_set():
+            connection.step(left)
+
+    def _serve(self, connection: Connection) -> bool:
+        """Send and receive until the connection ends. True when it may end cleanly, everything being delivered."""
+        in_flight: dict[int, int | None] = {}
+        newest = -1
+        said_farewell = False
+        while connection.lost is None and not self._reopen.is_set():
+            newest = self._send(connection, in_flight, newest)
+            if self._stopping.is_set():
+                if not said_farewell and (not self.outbox.depth or time.monotonic() >= self._flush_until - 1.0):
+                    said_farewell = True
+                    in_flight |= dict.fromkeys(map(connection.publish, self._farewell))
+                elif said_farewell and None not in in_flight.values():
+                    return True
+                if time.monotonic() >= self._flush_until:
+                    return False
+            connection.step(0.05 if self._stopping.is_set() else IDLE_S)
+            for mid in connection.acknowledged:
+                number = in_flight.pop(mid, None)
+                if number is not None:
+                    self.outbox.delivered(number)
+            connection.acknowledged.clear()
+        return False
+
+    def _send(self, connection: Connection, in_flight: dict[int, int | None], newest: int) -> int:
+        """Publish what may be in flight now; the number of the newest outbox item sent."""
+        while self._direct and len(in_flight) < connection.in_flight_limit:
+            in_flight[connection.publish(self._direct.popleft())] = None
+        if self._direct:
+            return newest
+        for item in self.outbox.after(newest, connection.in_flight_limit - len(in_flight)):
+            payload = self._prepare(item)
+            newest = item.number
+            if connection.max_packet_bytes and len(payload) + 256 > connection.max_packet_bytes:
+                self.outbox.drop(item.number, "larger than the broker takes")
+                continue
+            in_flight[connection.publish(Outgoing(item.topic, payload))] = item.number
+        return newest
+
+    def _say(self, state: LinkState) -> None:
+        changed = (state.connected, state.text) != (self.state.connected, self.state.text)
+        self.state = state
+        if changed or state.taken_over:
+            logger.info("broker %s:%s: %s", self._config.host, self._config.port, state.text)
+            self._on_state(state)
