@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _ZERO_CROSSINGS = 16
+_RATES_HZ = (1_000, 1_000_000)
+"""What a recorder can mean; beyond it a damaged header would ask for any amount of memory."""
 
 
 def decode_wav(raw: bytes, rate_hz: int) -> Array:
@@ -58,7 +60,7 @@ def _chunks(raw: bytes) -> tuple[int, int, int, int, bytes]:
                 kind = struct.unpack("<H", body[24:26])[0]
             layout = (kind, channels, rate_hz, bits)
         if name == b"data" and layout is not None:
-            if not layout[1] or not layout[2]:
+            if not layout[1] or not _RATES_HZ[0] <= layout[2] <= _RATES_HZ[1]:
                 raise InputError("WAV", f"says {layout[1]} channels at {layout[2]} Hz")
             return (*layout, body)
     raise InputError("WAV", "cut off: it has no sound data")
