@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paho.mqtt.client as paho
-from edgekit.config import MqttConfig
-from edgekit.errors import BrokerError, ConfigError
-from edgekit.telemetry.messages import Received
 from paho.mqtt import MQTTException
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+
+from edgekit.config import MqttConfig
+from edgekit.errors import BrokerError, ConfigError
+from edgekit.telemetry.messages import Received
 
 CONNECT_S, CONNACK_S, SUBACK_S = 5.0, 10.0, 10.0
 FIRST_CONNACK_S = 2.0

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
 from edgekit.telemetry.messages import MAX_BUCKETS, MAX_SCALE, MIN_SCALE, Histogram
 
 BATCH = 512

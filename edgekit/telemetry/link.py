@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from paho.mqtt.enums import MQTTProtocolVersion
+
 from edgekit.config import MqttConfig
 from edgekit.errors import BrokerError
 from edgekit.telemetry.connection import Connection, Outgoing, ProtocolRefused, check_config
 from edgekit.telemetry.messages import Received
 from edgekit.telemetry.outbox import Item, Outbox
-from paho.mqtt.enums import MQTTProtocolVersion
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Link:
         self._direct: deque[Outgoing] = deque()
         self._connection: Connection | None = None
         self._stopping, self._reopen = threading.Event(), threading.Event()
+        self._suspects = False
         self._farewell: Sequence[Outgoing] = ()
         self._flush_until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"mqtt {client_id}", daemon=True)
@@ -107,6 +109,10 @@ class Link:
         """Give up this connection and open a new one at once."""
         self._reopen.set()
         self._wake()
+
+    def expect_takeover(self) -> None:
+        """Treat the next loss as a takeover: MQTT 3.1.1 has no word for it."""
+        self._suspects = True
 
     def stop(self, farewell: Sequence[Outgoing] = (), *, timeout_s: float = 3.0) -> bool:
         """Send what waits and then `farewell`, disconnect, and end; at most `timeout_s` (and a moment).
@@ -169,7 +175,8 @@ class Link:
             self._say(LinkState(connected=False, text="stopped"))
         elif connection.lost:
             self._say(LinkState(connected=False, text=connection.lost, taken_over=connection.taken_over))
-        return connection.taken_over
+        taken_over, self._suspects = connection.taken_over or self._suspects, False
+        return taken_over
 
     def _open(self, opening: Opening) -> Connection:
         """A connection by MQTT 5, or by 3.1.1 where the broker is older. Raises BrokerError."""

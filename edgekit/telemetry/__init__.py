@@ -1,0 +1,1 @@
+"""Telemetry: payloads, histograms, the link to the broker, and the broker itself."""

@@ -1,0 +1,28 @@
+"""Is the wall clock set by someone who knows? Asked of the kernel, which time daemons keep informed."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+_TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
+_TIMEX_BYTES = 512
+"""Larger than struct timex on every architecture."""
+
+
+def clock_synced(run_root: Path = Path("/run")) -> bool | None:
+    """Whether the clock is synchronised; None where there is no way to tell.
+
+    Source: adjtimex(2) and systemd-timesyncd's flag file. Check by hand: timedatectl show -p NTPSynchronized
+    """
+    if (run_root / "systemd/timesync/synchronized").exists():
+        return True
+    if sys.platform != "linux":
+        return None
+    try:
+        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
+    except (OSError, AttributeError):
+        return None
+    state = int(adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
+    return None if state < 0 else state != _TIME_ERROR

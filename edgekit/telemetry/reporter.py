@@ -1,0 +1,299 @@
+"""What a device says of itself over MQTT: birth, windows, events, death; and the few commands it listens to.
+
+Two threads: the link's, and one worker that closes windows and reads what arrived. `event`, `rebirth` and the
+recorder's methods may be called from any thread; none of them waits for the network.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgekit.config import MqttConfig
+from edgekit.errors import ConfigError, EdgekitError
+from edgekit.telemetry.clock import clock_synced
+from edgekit.telemetry.commands import CommandGate
+from edgekit.telemetry.connection import Outgoing
+from edgekit.telemetry.epoch import EpochCounter
+from edgekit.telemetry.link import Link, LinkState, Opening
+from edgekit.telemetry.messages import (
+    EVERYONE,
+    Birth,
+    Command,
+    Event,
+    Metrics,
+    OutboxState,
+    Readings,
+    Received,
+    Reply,
+    State,
+    Status,
+    decode,
+    encode,
+    mark_historical,
+    topic,
+)
+from edgekit.telemetry.outbox import Item
+from edgekit.telemetry.recorder import Recorder as Recorder
+
+logger = logging.getLogger(__name__)
+
+REBIRTH_SPREAD_S = 2.0
+"""A reader that starts asks the whole fleet at once; the answers are spread over this."""
+FRESH_SETTLE_S = 0.5
+"""A device without a past listens this long for what the broker remembers of it."""
+REPEAT_S = 1.0
+
+
+class Reporter:
+    """One device's telemetry, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        config: MqttConfig,
+        *,
+        site: str,
+        device: str,
+        state_folder: Path,
+        birth: Callable[[int], Birth],
+        readings: Callable[[], Readings],
+        recorder: Recorder,
+        on_command: Callable[[Command], Reply] | None = None,
+    ) -> None:
+        """Raises ConfigError for settings that can never work.
+
+        Args:
+            state_folder: where the epoch is kept; private to this device.
+            birth: the birth certificate of an epoch; called for every connection and rebirth.
+            on_command: acts on what `allowed_commands` allows besides ping and rebirth, one at a time.
+        """
+        if EVERYONE in (site, device):
+            raise ConfigError("edgekit.toml", "device", f"'{EVERYONE}' stands for everyone and is no name")
+        self.site, self.device = site, device
+        self._window_s, self._birth, self._readings = config.window_s, birth, readings
+        self._recorder, self._on_command = recorder, on_command
+        self._epochs = EpochCounter(state_folder)
+        self._listens_first = self._epochs.is_fresh
+        self._gate = CommandGate(config.allowed_commands)
+        self._lock, self._acting = threading.Lock(), threading.Lock()
+        self._seq, self._window_began_s = 0, time.monotonic()
+        self._epoch_used = False
+        self._spoke_s = 0.0
+        self._rebirth_at_s: float | None = None
+        self._inbox: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
+        self._link = Link(
+            config,
+            client_id=f"{site}/{device}",
+            subscriptions=(
+                topic(site, device, "command"),
+                topic(site, device, "status"),
+                topic(site, EVERYONE, "rebirth"),
+                topic(EVERYONE, EVERYONE, "rebirth"),
+            ),
+            opening=self._opening,
+            on_message=self._inbox.put,
+            on_state=self._on_link,
+            prepare=self._prepare,
+        )
+        self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)
+
+    @property
+    def state(self) -> LinkState:
+        """How the connection stands."""
+        return self._link.state
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+        return self._epochs.current
+
+    def start(self) -> None:
+        """Begin an epoch and report in the background. An unreachable broker is no error: `state` tells."""
+        self._advance()
+        self._window_began_s = time.monotonic()
+        self._worker.start()
+        self._link.start()
+
+    def event(self, kind: str, text: str, **detail: Any) -> None:
+        """Tell a state change; it waits in the outbox while there is no connection."""
+        event = Event(epoch=self.epoch, t_unix_ms=_unix_ms(), kind=kind, text=text, detail=detail)
+        self._link.store(topic(self.site, self.device, "event"), encode(event))
+
+    def rebirth(self) -> None:
+        """Publish status and birth again, when what the birth says has changed."""
+        self._spoke_s = time.monotonic()
+        for message in self._introduction():
+            self._link.send(message)
+
+    def stop(self, reason: str, *, timeout_s: float = 3.0) -> bool:
+        """Close the last window, deliver what waits, publish our death, disconnect; at most about `timeout_s`.
+
+        True when the broker has it all; otherwise the connection is dropped and the broker speaks the Will.
+        """
+        self._inbox.put(None)
+        if self._worker.is_alive():
+            self._worker.join(timeout_s)
+        self._close_window()
+        return self._link.stop((self._status(State.OFFLINE, reason),), timeout_s=timeout_s)
+
+    def _work(self) -> None:
+        first_s = self._window_s * random.uniform(0.5, 1.0)  # devices that boot together do not report together
+        due_s = time.monotonic() + first_s
+        while True:
+            wake_s = due_s if self._rebirth_at_s is None else min(due_s, self._rebirth_at_s)
+            try:
+                message = self._inbox.get(timeout=max(0.0, wake_s - time.monotonic()))
+            except queue.Empty:
+                message = Received(topic="", payload=b"")
+            if message is None:
+                return
+            self._read(message)
+            now_s = time.monotonic()
+            if self._rebirth_at_s is not None and now_s >= self._rebirth_at_s:
+                self._rebirth_at_s = None
+                self.rebirth()
+            if now_s >= due_s:
+                self._close_window()
+                due_s = max(due_s + self._window_s, now_s)
+
+    def _close_window(self) -> None:
+        lanes, system, synced = self._recorder.take(), self._readings(), clock_synced()
+        outbox = self._link.outbox
+        with self._lock:
+            now_s = time.monotonic()
+            window = Metrics(
+                epoch=self._epochs.current,
+                seq=self._seq,
+                t_unix_ms=_unix_ms(),
+                t_mono_ms=int(now_s * 1000),
+                window_ms=max(1, round((now_s - self._window_began_s) * 1000)),
+                clock_synced=synced,
+                lanes=lanes,
+                system=system,
+                outbox=OutboxState(depth=outbox.depth, dropped=outbox.dropped, bytes_sent=outbox.bytes_sent),
+            )
+            self._seq += 1
+            self._window_began_s = now_s
+            self._link.store(topic(self.site, self.device, "metrics"), encode(window))
+
+    def _prepare(self, item: Item) -> bytes:
+        late = item.topic.endswith("/metrics") and time.monotonic() - item.added_s > self._window_s
+        return mark_historical(item.payload) if late else item.payload
+
+    def _opening(self) -> Opening:
+        """A new epoch for every connection that follows one; a failed attempt does not use its epoch up."""
+        if self._epoch_used:
+            self._advance()
+        settle_s, self._listens_first = (FRESH_SETTLE_S if self._listens_first else 0.0), False
+        will = self._status(State.OFFLINE, "connection lost")
+        return Opening(will=will, first=self._introduction(), settle_s=settle_s)
+
+    def _advance(self, past: int = 0) -> None:
+        with self._lock:
+            try:
+                self._epochs.advance(past=past)
+            except OSError as e:
+                # A full disk must not silence the device; the broker's retained status repairs the count later.
+                logger.warning("the epoch %s could not be stored: %s", self._epochs.current, e)
+            self._seq = 0
+            self._epoch_used = False
+
+    def _introduction(self) -> tuple[Outgoing, Outgoing]:
+        birth = self._birth(self.epoch)
+        return self._status(State.ONLINE), Outgoing(topic(self.site, self.device, "birth"), encode(birth), retain=True)
+
+    def _status(self, state: State, reason: str = "") -> Outgoing:
+        status = Status(state=state, epoch=self.epoch, reason=reason, session=self._epochs.session)
+        return Outgoing(topic(self.site, self.device, "status"), encode(status), retain=True)
+
+    def _on_link(self, state: LinkState) -> None:
+        if state.connected:
+            self._epoch_used = True
+        if state.taken_over:
+            self._report_collision("it took over our connection")
+
+    def _read(self, message: Received) -> None:
+        leaf = message.topic.rpartition("/")[2]
+        if leaf == "rebirth":
+            self._rebirth_at_s = self._rebirth_at_s or time.monotonic() + random.uniform(0.0, REBIRTH_SPREAD_S)
+        elif leaf == "status":
+            self._read_own_status(message)
+        elif leaf == "command":
+            self._read_command(message)
+
+    def _read_own_status(self, message: Received) -> None:
+        """Mend what others, or our own past, say of us. Retained and older: our birth is about to replace it."""
+        try:
+            status = decode("status", message.payload)
+        except ValueError:
+            status = None
+        if not isinstance(status, Status):
+            self._repeat_status()
+            return
+        foreign = not self._epochs.is_own(status.session)
+        mine = status.session == self._epochs.session
+        if foreign and (status.state is State.ONLINE or not self._epochs.is_fresh):
+            self._report_collision(f"its session is {status.session or 'unknown'}")
+        if not mine and status.epoch >= self.epoch:
+            self._advance(past=status.epoch)
+            self._link.reopen()  # the Will carries the epoch, and only a new connection can change it
+        elif not message.retained and (not mine or status.state is State.OFFLINE or status.epoch < self.epoch):
+            self._repeat_status()
+
+    def _repeat_status(self) -> None:
+        if time.monotonic() - self._spoke_s > REPEAT_S:
+            self.rebirth()
+        else:
+            self._rebirth_at_s = self._spoke_s + REPEAT_S
+
+    def _report_collision(self, how: str) -> None:
+        self._link.expect_takeover()
+        text = f"another machine uses the device id '{self.device}' at site '{self.site}': {how}"
+        logger.error("%s; give one of them another id", text)
+        self.event("collision", text)
+
+    def _read_command(self, message: Received) -> None:
+        try:
+            command = decode("command", message.payload)
+        except ValueError as e:
+            logger.warning("a command that cannot be read: %s", e)
+            return
+        assert isinstance(command, Command)
+        if message.retained:
+            self._answer(Reply(id=command.id, ok=False, text="a retained command would come again; it is not acted on"))
+            return
+        refusal = self._gate.refusal(command, now_unix_ms=_unix_ms(), clock_synced=clock_synced())
+        if refusal is not None:
+            self._answer(refusal)
+        elif command.verb == "ping":
+            self._answer(Reply(id=command.id, ok=True, text="pong", detail={"epoch": self.epoch}))
+        elif command.verb == "rebirth":
+            self.rebirth()
+            self._answer(Reply(id=command.id, ok=True, text="born again", detail={"epoch": self.epoch}))
+        else:
+            threading.Thread(target=self._act, args=(command,), name=f"command {command.id}", daemon=True).start()
+
+    def _act(self, command: Command) -> None:
+        if self._on_command is None:
+            self._answer(Reply(id=command.id, ok=False, text=f"this device does not know '{command.verb}'"))
+            return
+        with self._acting:
+            try:
+                reply = self._on_command(command)
+            except (EdgekitError, OSError) as e:
+                reply = Reply(id=command.id, ok=False, text=str(e))
+        self._answer(reply)
+
+    def _answer(self, reply: Reply) -> None:
+        self._gate.answered(reply)
+        self._link.send(Outgoing(topic(self.site, self.device, "reply"), encode(reply)))
+
+
+def _unix_ms() -> int:
+    return int(time.time() * 1000)
