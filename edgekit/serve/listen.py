@@ -29,9 +29,11 @@ def url_of(listener: socket.socket) -> str:
 
 
 def _listen_tcp(http: HttpConfig, source: str) -> socket.socket:
+    if not 0 <= http.port <= 65535:  # getaddrinfo would take it modulo 65536
+        raise ConfigError(source, "http.port", f"{http.port} is not a port; 0 to 65535 are")
     try:
         found = socket.getaddrinfo(http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, OverflowError) as e:
+    except socket.gaierror as e:
         raise ConfigError(source, "http.host", f"'{http.host}' port {http.port} is not an address: {e}") from e
     family, _, _, _, address = found[0]
     try:
@@ -69,3 +71,16 @@ def _remove_stale(path: Path) -> None:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
+
+
+def read_token(http: HttpConfig, source: str) -> str | None:
+    """The bearer token. Raises ConfigError for a file that holds none."""
+    if http.token_file is None:
+        return None
+    try:
+        token = Path(http.token_file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(source, "http.token_file", f"{http.token_file} cannot be read: {e}") from e
+    if not token:
+        raise ConfigError(source, "http.token_file", f"{http.token_file} is empty")
+    return token

@@ -1,0 +1,246 @@
+"""The process on the device: it listens at once, loads and warms its models, answers, reports, and leaves in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekit.catalog import board_tables, load_model
+from edgekit.config import DaemonConfig, Home, Supervisor
+from edgekit.device.probe import probe
+from edgekit.errors import ConfigError, EdgekitError, RuntimeUnavailable
+from edgekit.serve.birth import birth, describe, device_name
+from edgekit.serve.engine import Engine
+from edgekit.serve.http import HttpServer
+from edgekit.serve.listen import listen, read_token, url_of
+from edgekit.serve.notify import Notifier
+from edgekit.serve.plan import load_lane, make_plan
+from edgekit.serve.readings import SystemMeter
+from edgekit.serve.routes import Routes
+from edgekit.telemetry.messages import ModelState
+from edgekit.telemetry.reporter import Recorder, Reporter
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 10.0
+"""Requests under way get this long after a stop signal; systemd's default patience is 90 s."""
+CLOSE_S = 3.0
+LOADING_NOTE_S = 10.0
+EXTEND_S = 30.0
+FORCED = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """What the daemon says when every model is warm."""
+
+    url: str
+    site: str
+    device: str
+    models: tuple[ModelState, ...]
+    ready_s: float
+    "From the start of the process's work until now."
+
+
+class Daemon:
+    """One run. `source` names where the configuration came from, for its errors; `announce` is called when ready."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        *,
+        source: str,
+        home: Home,
+        supervisor: Supervisor,
+        announce: Callable[[Ready], None],
+    ) -> None:
+        self._config, self._source, self._home, self._supervisor = config, source, home, supervisor
+        self._announce = announce
+        self._started_s = time.monotonic()
+        self._notifier = Notifier(supervisor.notify_socket)
+        self._engine = Engine()
+        self._recorder = Recorder()
+        self._models: dict[str, ModelState] = {}
+        self._status = "starting"
+        self._reason = ""
+        self._failure: EdgekitError | None = None
+        self._is_stuck = False
+
+    def run(self) -> int:
+        """Serve until a signal; 0 after an orderly end.
+
+        Raises ConfigError, and what choosing, fetching, verifying or opening a model raises; the end is orderly then
+        too. A second signal ends the process at once with 130, and the broker publishes its death.
+        """
+        self._facts = probe(profiles=board_tables())
+        self._token = read_token(self._config.http, self._source)
+        self._device = device_name(self._config, self._facts, self._source)
+        logger.info("%s", describe(self._facts))
+        listener = listen(self._config.http, self._source)
+        loop = _new_loop()
+        try:
+            loop.run_until_complete(self._serve(listener))
+        finally:
+            loop.close()
+            if self._config.http.unix_socket:
+                Path(self._config.http.unix_socket).unlink(missing_ok=True)
+            if self._is_stuck:  # a thread deep in a runtime would keep the interpreter, or crash its end
+                _exit_now(0 if self._failure is None else 5)
+        if self._failure is not None:
+            raise self._failure
+        return 0
+
+    async def _serve(self, listener: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._watch_signals()
+        http = self._config.http
+        routes = Routes(self._engine)
+        server = routes.server = HttpServer(
+            routes, token=self._token, max_request_bytes=http.max_request_bytes, max_connections=http.max_connections
+        )
+        await server.start(listener)
+        self._reporter = self._start_reporter()
+        executor = ThreadPoolExecutor(1, thread_name_prefix="load")
+        loading = self._loop.run_in_executor(executor, self._load)
+        signs = [asyncio.ensure_future(self._note_loading(loading)), asyncio.ensure_future(self._feed_watchdog())]
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+                self._become_ready(url_of(listener))
+                await stopping
+        except EdgekitError as error:
+            self._failure = error
+        finally:
+            await self._leave(server)
+            executor.shutdown(wait=False)
+            self._is_stuck = self._is_stuck or not loading.done()
+            for task in (*signs, stopping):
+                task.cancel()
+
+    def _load(self) -> None:
+        """Choose, verify, open and warm every model; on a thread, so that health is answered meanwhile."""
+        wanted = [(model, load_model(model.name)) for model in self._config.model]
+        for _, model in wanted:
+            if model.name in self._engine.models:
+                raise ConfigError(self._source, "model", f"'{model.name}' is listed twice")
+            self._engine.add(model.name, model.version)
+        cores = self._facts.cpu.cores_usable or 1
+        share = max(1, cores // len(wanted))
+        if len(wanted) > 1:
+            logger.info("%d models share %d cores: %d thread%s each", len(wanted), cores, share, "s" * (share > 1))
+        for settings, model in wanted:
+            self._status = f"loading {model.name}"
+            plan = make_plan(model, settings, self._home, threads=share)
+            why = "; ".join(plan.reasons)
+            logger.info("%s: %s with %s: %s", model.name, plan.artifact.record.name, plan.settings.label, why)
+            self._models[model.name] = plan.state("loading")
+            lane = load_lane(plan, self._recorder)
+            lane.on_death = self._die_on_the_loop
+            self._engine.models[model.name].lane = lane
+            self._models[model.name] = plan.state("ready")
+
+    def _become_ready(self, url: str) -> None:
+        took_s = time.monotonic() - self._started_s
+        self._status = f"serving {', '.join(self._models)} on {url}"
+        self._notifier.ready(self._status)
+        if self._reporter is not None:
+            self._reporter.rebirth()
+            self._reporter.event("started", f"ready in {took_s:.1f} s")
+        self._announce(
+            Ready(
+                url=url,
+                site=self._config.site,
+                device=self._device,
+                models=tuple(self._models.values()),
+                ready_s=round(took_s, 3),
+            )
+        )
+
+    async def _leave(self, server: HttpServer) -> None:
+        """Refuse new work, finish the old, free the models, publish the death: in this order."""
+        reason = self._reason or ("failed" if self._failure else "stopped")
+        self._notifier.stopping(f"draining: {reason}")
+        if self._reporter is not None:
+            self._reporter.event("stopping", str(self._failure or reason))
+        cut_off = await server.drain(DRAIN_S)
+        if self._reason:
+            logger.info("%s: drained%s", reason, f", {cut_off} requests cut off" if cut_off else "")
+        self._is_stuck = not self._engine.close(CLOSE_S)
+        if self._reporter is not None:
+            self._reporter.stop(reason)
+
+    def _watch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C arrives as KeyboardInterrupt instead
+                self._loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
+
+    def _on_signal(self, name: str) -> None:
+        if self._stop.is_set():
+            logger.warning("%s again: ending at once", name)
+            _exit_now(FORCED)
+        self._reason = name
+        self._stop.set()
+
+    def _die_on_the_loop(self) -> None:
+        """Called on a lane's thread when it has ended by a fault."""
+        self._loop.call_soon_threadsafe(self._end_by_fault)
+
+    def _end_by_fault(self) -> None:
+        self._failure = RuntimeUnavailable("inference", "a model's thread ended by a fault, its trace is above")
+        self._stop.set()
+
+    async def _note_loading(self, loading: asyncio.Future[None]) -> None:
+        """Building an engine may take minutes; systemd must not take that for a hang."""
+        while not loading.done():
+            self._notifier.loading(self._status, EXTEND_S)
+            await asyncio.wait({loading}, timeout=LOADING_NOTE_S)
+
+    async def _feed_watchdog(self) -> None:
+        """At half the period, from this loop: a loop that hangs is a daemon that hangs."""
+        while self._supervisor.watchdog_s is not None:
+            self._notifier.alive()
+            await asyncio.sleep(self._supervisor.watchdog_s / 2)
+
+    def _start_reporter(self) -> Reporter | None:
+        if self._config.mqtt.host is None:
+            return None
+        meter = SystemMeter(memory_total_bytes=self._facts.memory.usable_bytes)
+        reporter = Reporter(
+            self._config.mqtt,
+            site=self._config.site,
+            device=self._device,
+            state_folder=self._home.daemon(self._device),
+            birth=lambda epoch: birth(epoch, self._config, self._facts, self._models.values()),
+            readings=meter.read,
+            recorder=self._recorder,
+        )
+        reporter.start()
+        return reporter
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, which reads and writes with fewer calls; asyncio's own where it does not exist (Windows)."""
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop  # deferred: not built for Windows
+
+    return uvloop.new_event_loop()
+
+
+def _exit_now(code: int) -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
