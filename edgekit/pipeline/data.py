@@ -123,8 +123,11 @@ def _samples(
 def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of an .npz. Raises CatalogError: no such file, not an .npz, or Python objects inside."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            if not isinstance(arrays, np.lib.npyio.NpzFile):
+                raise CatalogError(path, None, "not an .npz of plain arrays: it holds a single array")
+            return {name: arrays[name] for name in arrays.files}
     except FileNotFoundError as e:
         raise CatalogError(path, None, "no such file") from e
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as e:

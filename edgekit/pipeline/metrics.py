@@ -9,7 +9,7 @@ import numpy as np
 
 from edgekit.errors import CatalogError
 from edgekit.manifest import Model
-from edgekit.pipeline.answers import Answer, Boxes, Labels, Text
+from edgekit.pipeline.answers import Answer, Boxes, Labels, Tensors, Text
 from edgekit.pipeline.data import Sample
 from edgekit.pipeline.pipeline import open_pipeline
 from edgekit.pipeline.stateful import Run, run_prepared
@@ -58,12 +58,16 @@ def score(
 
 
 def top1(answers: Sequence[Answer], labels: Sequence[str]) -> float:
-    """Share of samples whose likeliest label is the true one."""
-    right = 0
-    for answer, label in zip(answers, labels, strict=True):
-        assert isinstance(answer, Labels)
-        right += answer.labels[0].name == str(label)
+    """Share of samples whose likeliest label is the true one; without label names, whose best class has that number."""
+    right = sum(_best(answer) == str(label) for answer, label in zip(answers, labels, strict=True))
     return right / len(labels)
+
+
+def _best(answer: Answer) -> str:
+    if isinstance(answer, Tensors):
+        return str(answer.outputs[0].argmax)
+    assert isinstance(answer, Labels)
+    return answer.labels[0].name
 
 
 def text_accuracy(answers: Sequence[Answer], labels: Sequence[str]) -> float:
