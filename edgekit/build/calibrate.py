@@ -121,6 +121,8 @@ def _entropy(counts: np.ndarray, span: Range, levels: int = 256) -> Range:
     best, best_range = np.inf, span
     for kept in np.linspace(len(counts), levels, 64).astype(int):
         start, stop = _window(counts, kept)
+        if counts[start:stop].sum() < 0.999 * counts.sum():
+            break  # narrower windows only clip more; past this, what the divergence gains the network loses
         divergence = _divergence(counts, start, stop, levels)
         if divergence < best:
             best, best_range = divergence, Range(low + start * width, low + stop * width)
@@ -128,7 +130,7 @@ def _entropy(counts: np.ndarray, span: Range, levels: int = 256) -> Range:
 
 
 def _without_spike(counts: np.ndarray, zero: int) -> np.ndarray:
-    """Zeros lose nothing in quantisation, but their spike would outweigh everything else: level it with its surroundings."""
+    """Zeros lose nothing in quantisation, but their spike would outweigh everything else: level it."""
     flat = counts.copy()
     if 0 <= zero < len(flat):
         near = np.concatenate([flat[max(0, zero - 8) : zero], flat[zero + 1 : zero + 9]])

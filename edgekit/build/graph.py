@@ -20,6 +20,8 @@ from edgekit.runtimes.onnx_header import read_header
 
 OPSET = 17
 """LayerNormalization arrives in 17, per-channel Q/DQ in 13; what is newer gains nothing here."""
+IR_VERSION = 8
+"""The version that belongs to opset 17."""
 LIMIT_BYTES = 2 * 1024**3
 """Protobuf cannot hold more in one message."""
 
@@ -60,6 +62,7 @@ def clean(
     Raises ArtifactError when the model does not load.
     """
     constants_to_initializers(model)
+    drop_weight_inputs(model)
     model = upgrade(model, notes)
     name_and_bind_axes(model, path, axes)
     # level 1 of onnxruntime: constant folding, batch normalisation into convolutions, dead nodes; all of it is ONNX
@@ -82,6 +85,17 @@ def constants_to_initializers(model: onnx.ModelProto) -> None:
         tensor.name = node.output[0]
     del graph.node[:]
     graph.node.extend(kept)
+
+
+def drop_weight_inputs(model: onnx.ModelProto) -> None:
+    """Weights that are listed as inputs too (IR version 3 asked for it) could be overridden, so nobody may fold them."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    kept = [value for value in model.graph.input if value.name not in constants]
+    if len(kept) != len(model.graph.input):
+        copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
+        del model.graph.input[:]
+        model.graph.input.extend(copies)
+    model.ir_version = max(model.ir_version, IR_VERSION)
 
 
 def upgrade(model: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:

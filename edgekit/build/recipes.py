@@ -97,6 +97,8 @@ def report(
 
 def _optimized(shop: Workshop) -> Draft:
     """The float graph, cleaned and rewritten; refused unless it computes the same and is not slower here."""
+    if not shop.rewrites:
+        raise Refusal("nothing to rewrite: what remains the runtime does itself when it loads the standard")
     model = onnx.ModelProto.FromString(shop.graph.SerializeToString())
     shifts_as_depthwise(model)
     path = shop.on_disk(model, "optimized")
@@ -104,7 +106,7 @@ def _optimized(shop: Workshop) -> Draft:
     if not worst <= SAME:
         raise Refusal(f"its outputs differ from the standard's by {worst:.1e}")
     shop.advance(0.5)
-    before, after = race([shop.standard.path, path], shop.feed, [shop.settings, shop.opened_as()])
+    before, after = race([shop.standard.path, path], shop.feed, [shop.settings, shop.opened_as(path)])
     if after > NOT_SLOWER * before:
         raise Refusal(f"slower than the standard here: {after:.2f} ms against {before:.2f} ms")
     return Draft(model, {**shop.graph_recipe, "checked": f"equals the standard within {worst:.0e}"})
@@ -123,7 +125,9 @@ def _dynamic(shop: Workshop) -> Draft:
     """INT8 weights in matrix products, for models that consist of them."""
     share = matmul_share(shop.graph)
     if share < 0.5:
-        raise Refusal(f"{100 * share:.0f} % of its weights are in matrix products; it would slow down all the others")
+        raise Refusal(
+            f"{100 * share:.0f} % of its weights are in matrix products, the only thing that dynamic INT8 speeds up"
+        )
     try:
         made = dynamic_int8(shop.graph, shop.target.types)
     except ArtifactError as e:

@@ -15,7 +15,8 @@ from edgekit.build.calibrate import Sample as Feed
 from edgekit.errors import InputError, UsageError
 from edgekit.manifest import Data, Model
 from edgekit.pipeline.data import Sample, calibration, calibration_feeds, evaluation
-from edgekit.runtimes.axes import session_axes
+from edgekit.runtimes.axes import OPEN, session_axes
+from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import SessionSettings, check_inputs, open_session
 
 MOST_FEEDS, MOST_SAMPLES = 64, 512
@@ -44,12 +45,16 @@ class Samples:
     judged: tuple[Sample, ...]
 
 
-def settings_for(model: Model, axes: Mapping[str, int], fixed: Mapping[str, int] | None = None) -> SessionSettings:
-    """One thread, every axis bound as the manifest or `axes` says, those that the file leaves open included."""
-    places = {
-        f"{spec.name}[{i}]": size for spec in model.inputs for i, size in enumerate(spec.shape) if isinstance(size, int)
+def settings_for(model: Model, path: Path, fixed: Mapping[str, int]) -> SessionSettings:
+    """One thread. Axes: `fixed`, else the manifest's default; of a bare file, what is not fixed stays open."""
+    declared = read_header(path).inputs
+    there = {str(axis) for spec in declared for axis in spec.shape} | {
+        f"{s.name}[{i}]" for s in declared for i in range(len(s.shape))
     }
-    return SessionSettings(axes={**places, **session_axes(model, axes, fixed)})
+    if model.inputs:
+        return SessionSettings(axes=session_axes(model, {}, fixed))
+    left = {str(axis): OPEN for spec in declared for axis in spec.shape if isinstance(axis, str)}
+    return SessionSettings(axes=left | {name: size for name, size in fixed.items() if name in there})
 
 
 def with_options(model: Model, options: Options) -> Model:
@@ -72,7 +77,7 @@ def with_options(model: Model, options: Options) -> Model:
 
 def gather(model: Model, standard: Path, options: Options) -> Samples:
     """Feeds and samples for `model`, made or read now. Raises CatalogError, UsageError or InputError for unfit data."""
-    settings = settings_for(model, options.axes)
+    settings = settings_for(model, standard, options.axes)
     session = open_session(standard, settings)
     try:
         if model.data.calibration is None:

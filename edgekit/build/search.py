@@ -58,7 +58,7 @@ def _placement(shop: Workshop) -> tuple[Collection[str], str]:
         shop.on_disk(static_int8(shop.graph, few, shop.target.types, skip=skip).model, name)
         for name, skip in (("all", ()), ("stem-float", stems))
     ]
-    everything, without = race(paths, shop.feed, [shop.opened_as()] * 2)
+    everything, without = race(paths, shop.feed, [shop.opened_as(path) for path in paths])
     if without < GAIN * everything:
         return stems, f"first convolution in INT8 ({everything:.2f} ms with, {without:.2f} ms without)"
     return (), ""
@@ -89,9 +89,8 @@ def _calibrated(shop: Workshop, skip: Collection[str]) -> _Trial:
         )
         if shop.reference is None:
             return _Trial(method, result, 0.0)
-        measured = accuracy.measure(
-            shop.reference, shop.on_disk(result.model, method), shop.opened_as(), shop.target.isa
-        )
+        path = shop.on_disk(result.model, method)
+        measured = accuracy.measure(shop.reference, path, shop.opened_as(path), shop.target.isa)
         trial = _Trial(method, result, measured.ratio or 0.0)
         if best is None or trial.kept > best.kept:
             best = trial

@@ -96,10 +96,10 @@ class Workshop:
     @cached_property
     def settings(self) -> SessionSettings:
         """How the standard is opened."""
-        return settings_for(self.model, self.options.axes)
+        return settings_for(self.model, self.standard.path, self.options.axes)
 
     @cached_property
-    def _cleaned(self) -> tuple[onnx.ModelProto, dict[str, str]]:
+    def _cleaned(self) -> tuple[onnx.ModelProto, dict[str, int], dict[str, str]]:
         size = self.standard.record.size_bytes
         needed, free = 6 * size + 300 * MIB, available_bytes(Tree("/"))
         if free is not None and needed > free:
@@ -117,7 +117,7 @@ class Workshop:
         recipe = {"graph": ", ".join(f"{name} ×{count}" for name, count in done.items()) or "nothing to rewrite"}
         if notes:
             recipe["not done"] = "; ".join(notes)
-        return cleaned, recipe
+        return cleaned, done, recipe
 
     @property
     def graph(self) -> onnx.ModelProto:
@@ -126,7 +126,12 @@ class Workshop:
 
     @property
     def graph_recipe(self) -> dict[str, str]:
-        return dict(self._cleaned[1])
+        return dict(self._cleaned[2])
+
+    @property
+    def rewrites(self) -> dict[str, int]:
+        """What the clean graph differs in from the standard: kind of rewrite -> count."""
+        return self._cleaned[1]
 
     @cached_property
     def samples(self) -> Samples:
@@ -164,9 +169,9 @@ class Workshop:
         write_model(path, model)
         return path
 
-    def opened_as(self) -> SessionSettings:
-        """How an artifact made here is opened: fixed axes need no size any more."""
-        return settings_for(self.model, self.options.axes, self.options.axes)
+    def opened_as(self, path: Path) -> SessionSettings:
+        """How an artifact made here is opened: an axis that it fixes needs no size any more."""
+        return settings_for(self.model, path, self.options.axes)
 
     def finish(self, recipe: str, precision: str, draft: Draft, key: str) -> Artifact:
         """Write the draft, look at what it holds, measure it, and write its record last."""
@@ -176,7 +181,9 @@ class Workshop:
         found = inspect.contents(path)
         if precision != "float32":
             inspect.check_int8(path, found)
-        measured = accuracy.measure(self.reference, path, self.opened_as(), self.target.isa) if self.reference else None
+        measured = (
+            accuracy.measure(self.reference, path, self.opened_as(path), self.target.isa) if self.reference else None
+        )
         why = accuracy.why_unfit(measured, self.model.accuracy_floor) if measured else None
         if measured is None and precision != "float32":
             why = "no data to measure its accuracy with: give --calibration FILE.npz"
@@ -224,7 +231,7 @@ def same_outputs(shop: Workshop, path: Path) -> float:
 
     Relative to the largest value of the output, where that exceeds 1.
     """
-    before, after = open_session(shop.standard.path, shop.settings), open_session(path, shop.opened_as())
+    before, after = open_session(shop.standard.path, shop.settings), open_session(path, shop.opened_as(path))
     worst = 0.0
     try:
         for feed in shop.samples.feeds[:4] or (shop.feed,):
