@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+
     from edgekit.artifact import Artifact
     from edgekit.manifest import Model
     from edgekit.pipeline.answers import Answer
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import msgspec
+
     from edgekit.catalog import load_model
     from edgekit.errors import UsageError
     from edgekit.pipeline.pipeline import open_pipeline

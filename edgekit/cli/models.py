@@ -18,12 +18,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import msgspec
+
     from edgekit.catalog import load_model, load_models
     from edgekit.config import home
 
     if args.model:
         model = load_model(args.model)
-        print(_json(msgspec.to_builtins(model) | _here(model, home())) if args.json else _page(model, home()))
+        print(
+            _json(msgspec.to_builtins(model, enc_hook=str) | _here(model, home()))
+            if args.json
+            else _page(model, home())
+        )
         return 0
     models = load_models()
     if args.json:
