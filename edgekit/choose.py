@@ -24,6 +24,7 @@ from edgekit.prior import Machine, prior
 from edgekit.runtimes.available import installed_version
 from edgekit.selection import PERCENTILES, Limits, Selection, check_limits, select
 from edgekit.strict import read_json
+from edgekit.verify import Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ def guess(
     found = find_candidates(model, home, facts, space or Space())
     known = _known(model, found, home)
     if known:
-        return select(list(known.values()), limits)
+        verifier = Verifier(model, home)
+        return select([verifier.judge(known[c.name], c) for c in found if c.name in known], limits)
     vram = [a.memory_bytes for a in facts.accelerators if a.present and a.memory_bytes]
     return prior(found, Machine(memory_bytes=facts.memory.usable_bytes, vram_bytes=max(vram, default=None)), limits)
 
@@ -121,7 +123,13 @@ def measure(
     # a failure may be of the moment (memory), so it is tried again next time
     store.save(home.measurements(model.name), [m for m in taken if m.failure is None])
     rows = enough | {candidate.name: m for candidate, m in zip(missing, taken, strict=True)}
-    return [rows[candidate.name] for candidate in found]
+    verifier = Verifier(model, home)
+    judged = []
+    for candidate in found:
+        if progress:
+            progress(f"checking the accuracy of {candidate.name}", 1.0)
+        judged.append(verifier.judge(rows[candidate.name], candidate))
+    return judged
 
 
 def _suffices(latency: Latency, plan: Plan) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from edgekit.bench.record import Latency, Measurement, Settings
-from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, speed_up
+from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms, speed_up
 from edgekit.errors import NoUsableArtifact, UsageError
 
 OBJECTIVES = ("latency", "throughput", "memory", "balanced")
@@ -150,9 +150,9 @@ def _why_slow(latency: Latency, limits: Limits) -> str | None:
         return None
     value = {"p50": latency.p50_ms, "p90": latency.p90_ms, "p99": latency.p99_ms}[name]
     if value is not None:
-        return f"{name} {value:.2f} ms, {bound:g} ms allowed" if value > bound else None
+        return f"{name} {ms(value)} ms, {bound:g} ms allowed" if value > bound else None
     if latency.p50_low_ms > bound:
-        return f"even its median, {latency.p50_ms:.2f} ms, is above the {bound:g} ms allowed"
+        return f"even its median, {ms(latency.p50_ms)} ms, is above the {bound:g} ms allowed"
     needed = PERCENTILES[name]
     return f"{name} not supported ({latency.sample_count} samples, {needed} needed): measure it with --samples {needed}"
 
@@ -239,7 +239,7 @@ def _figure(m: Measurement, benefit: _Benefit, limits: Limits) -> str:
         return f"peak {(m.peak_memory_bytes or 0) / _MIB:.0f} MiB"
     if limits.objective == "throughput":
         return f"{m.throughput_qps or 0:.1f} queries/s"
-    return f"p50 {m.latency.p50_ms:.2f} ms" if m.latency else "not measured"
+    return f"p50 {ms(m.latency.p50_ms)} ms" if m.latency else "not measured"
 
 
 def _reasons(
@@ -247,7 +247,7 @@ def _reasons(
 ) -> tuple[str, ...]:
     assert chosen.latency is not None
     low, high = chosen.latency.p50_low_ms, chosen.latency.p50_high_ms
-    reasons = [f"p50 {chosen.latency.p50_ms:.2f} ms ({low:.2f} to {high:.2f} at 99 % confidence), {_wanted(limits)}"]
+    reasons = [f"p50 {ms(chosen.latency.p50_ms)} ms ({ms(low)} to {ms(high)} at 99 % confidence), {_wanted(limits)}"]
     if best is not chosen:
         reasons.append(f"{best.candidate} leads by less than can be proven; the {_virtue(best, chosen)} is kept")
     reasons += _against_the_other_kind(chosen, measurements)

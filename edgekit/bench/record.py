@@ -97,6 +97,8 @@ class Measurement(_Record, frozen=True, kw_only=True):
     throughput_qps: float | None = None
     accuracy_value: float | None = None
     accuracy_ratio: float | None = None
+    accuracy_note: str | None = None
+    "Where and with how many samples it was measured, or why it was not."
     fit: bool = True
     why_unfit: str | None = None
     ops_by_provider: Mapping[str, int] = {}

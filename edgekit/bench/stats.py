@@ -76,3 +76,9 @@ def speed_up(standard: Latency, other: Latency) -> tuple[float, float, float]:
         standard.p50_low_ms / other.p50_high_ms,
         standard.p50_high_ms / other.p50_low_ms,
     )
+
+
+def ms(value: float) -> str:
+    """Milliseconds as text with the figures that count: 0.0081, 0.152, 9.99, 21.0, 340."""
+    places = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3 if value >= 0.1 else 4
+    return f"{value:.{places}f}"

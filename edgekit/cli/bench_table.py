@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgekit.bench.record import Latency, Measurement
-from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, speed_up
+from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms, speed_up
 from edgekit.manifest import Model
 
 _MIB = 2**20
@@ -40,7 +40,7 @@ def _table(model: Model, rows: Sequence[Measurement], base: Measurement | None, 
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
     table.add_column("artifact", overflow="fold")
     table.add_column("runs in", overflow="fold")
-    for heading in ("p50 ms", "p90", "p99", "against", "cold ms", "peak MiB", *(("MiB", "kept") if wide else ())):
+    for heading in ("p50 ms", "p90", "p99", "vs standard", "cold ms", "peak MiB", *(("MiB", "kept") if wide else ())):
         table.add_column(heading, justify="right")
     for row in sorted(rows, key=_order):
         table.add_row(*_cells(row, base, wide=wide))
@@ -59,7 +59,7 @@ def _cells(row: Measurement, base: Measurement | None, *, wide: bool) -> list[Te
     cells: list[Text | str] = [
         name,
         row.settings.label,
-        Text.assemble(ms(row.latency.p50_ms), (f" ±{ms(half)}", "dim")),
+        Text.assemble(ms(row.latency.p50_ms), (f" ±{half / row.latency.p50_ms:.1%}", "dim")),
         _percentile(row.latency.p90_ms),
         _percentile(row.latency.p99_ms),
         _against(row, base),
@@ -73,19 +73,6 @@ def _cells(row: Measurement, base: Measurement | None, *, wide: bool) -> list[Te
     return cells
 
 
-def ms(value: float) -> str:
-    """Three figures that count: 0.152, 9.99, 21.0, 340."""
-    return (
-        f"{value:.3f}"
-        if value < 1
-        else f"{value:.2f}"
-        if value < 10
-        else f"{value:.1f}"
-        if value < 100
-        else f"{value:.0f}"
-    )
-
-
 def _percentile(value: float | None) -> Text:
     return Text("–", style="dim") if value is None else Text(ms(value))
 
@@ -97,8 +84,9 @@ def _against(row: Measurement, base: Measurement | None) -> Text:
     if row is base:
         return Text("baseline", style="dim")
     times, least, most = speed_up(base.latency, row.latency)
-    style = "green" if least > 1 else "red" if most < 1 else "dim"
-    return Text(f"{times:.2f}x" + (" slower" if most < 1 and row.artifact != "standard" else ""), style=style)
+    if least <= 1 <= most:
+        return Text("the same", style="dim")
+    return Text(f"{times:.2f}x faster", style="green") if times > 1 else Text(f"{1 / times:.2f}x slower", style="red")
 
 
 def findings(rows: Sequence[Measurement], base: Measurement | None) -> list[str]:
@@ -111,8 +99,8 @@ def findings(rows: Sequence[Measurement], base: Measurement | None) -> list[str]
         f"unfit: {name}: {why}" for name, why in {row.artifact: row.why_unfit for row in rows if not row.fit}.items()
     ]
     lines += _unsupported([row.latency for row in timed if row.latency])
-    doubts = dict.fromkeys(doubt for row in rows for doubt in row.conditions.judged_bad)
-    lines += [f"doubtful conditions: {doubt}" for doubt in doubts]
+    doubts = {doubt.partition(" ")[0]: doubt for row in rows for doubt in row.conditions.judged_bad}  # one of a kind
+    lines += [f"doubtful conditions: {doubt}" for doubt in doubts.values()]
     return lines
 
 
