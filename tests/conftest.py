@@ -53,6 +53,22 @@ def standard() -> Callable[[str], Artifact]:
 
 
 @pytest.fixture
+def plant(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
+    """Writes files (path below the root -> content) into a tree that stands for a machine, and gives its root."""
+
+    def write(files: dict[str, str | bytes]) -> Path:
+        root = tmp_path / "root"
+        root.mkdir(exist_ok=True)
+        for name, content in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return root
+
+    return write
+
+
+@pytest.fixture
 def edgekit_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty state folder for this test alone."""
     monkeypatch.setenv("EDGEKIT_HOME", str(tmp_path / "home"))
