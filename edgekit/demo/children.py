@@ -1,45 +1,47 @@
-"""Child processes that never outlive the demo, however it ends."""
+"""`edgekit` verbs as child processes that never outlive the demo, however it ends."""
 
 from __future__ import annotations
 
-import contextlib
+import os
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 
 from edgekit.errors import EdgekitError
 
 STOP_TIMEOUT_S = 8.0
+_CODE = (
+    "import sys; from edgekit.lifeline import die_with_parent; die_with_parent(int(sys.argv.pop(1))); "
+    "from edgekit.cli.main import main; sys.exit(main())"
+)
 
 
 class Child:
-    """One child with its talk kept: the last lines explain a failure."""
+    """One verb as a child. What it says is kept: its last lines explain a failure."""
 
-    def __init__(self, name: str, argv: Sequence[str | Path]) -> None:
+    def __init__(self, name: str, *words: str | Path) -> None:
         self.name = name
-        self.lines: deque[str] = deque(maxlen=20)
+        self.lines: deque[str] = deque(maxlen=50)
         self._news = threading.Condition()
         self.process = subprocess.Popen(
-            [str(word) for word in argv],
+            [sys.executable, "-c", _CODE, str(os.getpid()), *(str(word) for word in words)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # Ctrl-C reaches the demo alone, which then stops its children in order.
+            start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(line.rstrip())
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def wait_for(self, text: str, timeout_s: float) -> str:
         """The first line that holds `text`. Raises EdgekitError with the child's last words when it does not come."""
@@ -52,10 +54,10 @@ class Child:
             if line := found():
                 return line
             last = " / ".join(list(self.lines)[-3:]) or "it said nothing"
-            raise EdgekitError(f"the {self.name} did not start within {timeout_s:.0f} s: {last}")
+        raise EdgekitError(f"{self.name} did not start within {timeout_s:.0f} s: {last}")
 
     def stop(self) -> int:
-        """SIGTERM, then SIGKILL when it does not heed. Returns the exit code."""
+        """SIGTERM, then SIGKILL when it does not heed. Returns the exit code; safe to call twice."""
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -66,25 +68,11 @@ class Child:
         self._reader.join(1.0)
         return code
 
-
-class Children:
-    """A group of children that stops, last started first, when the `with` block ends."""
-
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Children:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def start(self, name: str, argv: Sequence[str | Path]) -> Child:
-        """Start a child; it is stopped with the group."""
-        child = Child(name, argv)
-        self._stack.callback(child.stop)
-        return child
-
-    def edgekit(self, name: str, *words: str | Path) -> Child:
-        """An `edgekit` verb as a child, in this same Python."""
-        return self.start(name, [sys.executable, "-m", "edgekit.cli.main", *words])
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(line.rstrip())
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
