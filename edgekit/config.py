@@ -76,7 +76,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class HttpConfig(_Section, kw_only=True):
+class HttpConfig(_Section, frozen=True, kw_only=True):
     """`[http]`: where the daemon listens."""
 
     host: str = "127.0.0.1"
@@ -89,7 +89,7 @@ class HttpConfig(_Section, kw_only=True):
     max_connections: int = 64
 
 
-class MqttConfig(_Section, kw_only=True):
+class MqttConfig(_Section, frozen=True, kw_only=True):
     """`[mqtt]`: where telemetry goes. Secrets come by path."""
 
     host: str | None = None
@@ -106,7 +106,7 @@ class MqttConfig(_Section, kw_only=True):
     allowed_commands: tuple[str, ...] = ("ping", "rebirth")
 
 
-class ModelConfig(_Section, kw_only=True):
+class ModelConfig(_Section, frozen=True, kw_only=True):
     """`[[model]]`: a model to serve and what is required of it."""
 
     name: str
@@ -121,7 +121,7 @@ class ModelConfig(_Section, kw_only=True):
     axes: Mapping[str, int] = {}
 
 
-class DaemonConfig(_Section, kw_only=True):
+class DaemonConfig(_Section, frozen=True, kw_only=True):
     """`edgekit.toml`."""
 
     site: str = "default"
