@@ -77,6 +77,8 @@ class Link:
         """
         check_config(config)
         self.state = LinkState(connected=False, text="not started")
+        self.failures = 0
+        "Attempts and short connections in a row; sets the back-off."
         self.outbox = outbox or Outbox()
         self._config, self._client_id, self._subscriptions = config, client_id, tuple(subscriptions)
         self._opening, self._on_message, self._on_state = opening, on_message, on_state
@@ -133,7 +135,6 @@ class Link:
             connection.wake()
 
     def _run(self) -> None:
-        failures = 0
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
@@ -146,8 +147,8 @@ class Link:
             if self._reopen.is_set():
                 self._reopen.clear()
                 continue
-            failures = 0 if time.monotonic() - began > STABLE_S else failures + 1
-            wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(failures - 1, 10)) * random.uniform(0.2, 1.0)
+            self.failures = 0 if time.monotonic() - began > STABLE_S else self.failures + 1
+            wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures - 1, 10)) * random.uniform(0.2, 1.0)
             if taken_over:
                 wait_s = self._takeover_wait_s * random.uniform(1.0, 2.0)
             self._stopping.wait(wait_s)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from edgekit.config import MqttConfig
 from edgekit.telemetry.connection import Outgoing
-from edgekit.telemetry.link import Link, LinkState, Opening
+from edgekit.telemetry.link import Link, Opening
 from edgekit.telemetry.messages import EVERYONE, ROOT, Command, Received, encode, topic
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -72,8 +72,9 @@ class Watcher:
         return self._link.state.text
 
     @property
-    def link(self) -> LinkState:
-        return self._link.state
+    def failed(self) -> bool:
+        """The last attempt to connect failed; another follows."""
+        return self._link.failures > 0 and not self.connected
 
     @property
     def overrun(self) -> int:
