@@ -1,11 +1,15 @@
-"""A fleet that does not exist, as the messages its devices would send: for the console's tests and its pictures."""
+"""A fleet that does not exist, as the messages its devices would send: for the console's tests and pictures.
+
+`python -m tests.tui.simulated docs` draws the pictures of docs/console.md."""
 
 from __future__ import annotations
 
 import html
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -26,7 +30,9 @@ from edgekit.telemetry.messages import (
 from rich.cells import cell_len
 from textual.app import App
 
+from edgekit_tui.app import Console
 from edgekit_tui.feed import Folder, View
+from edgekit_tui.once import snapshot
 
 GIB = 2**30
 NOW_S = 1_800_000_000.0
@@ -123,6 +129,7 @@ def birth(site: str, device: str, at_s: float) -> Received:
     states = []
     for model in models:
         artifact, precision, runtime, settings, typical_ms, limit = MODELS[model]
+        limit = limit * max(1.0, board.slowness) if limit else None
         name, p50 = f"{model.split('-')[0]}-{artifact}", typical_ms * board.slowness
         reasons = (f"fastest measured p50 here: {p50:.2f} ms against {p50 * 1.9:.2f} ms of fp32",
                    "accuracy 99.4 % of the standard, above the floor of 99 %")  # fmt: skip
@@ -234,3 +241,15 @@ def screen_lines(app: App[None]) -> list[str]:
         blanks = round(float(x) / CELL_UNITS) - cell_len(line)
         lines[float(y)] = line + " " * blanks + html.unescape(text).replace("\xa0", " ").rstrip("\n")
     return [lines[y].rstrip() for y in sorted(lines)]
+
+
+def draw_pictures(folder: Path) -> None:
+    """The pictures of docs/console.md, drawn by the console itself."""
+    view = lived(windows=90)[2]
+    for name, device in (("console", None), ("console-device", "line-2-cam")):
+        app = Console(clock=lambda: NOW_S)
+        snapshot(app, view, folder / f"{name}.svg", size=(132, 40), then=lambda app, d=device: app.open_named(d))
+
+
+if __name__ == "__main__":
+    draw_pictures(Path(sys.argv[1]))

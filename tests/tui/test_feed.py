@@ -15,9 +15,9 @@ from tests.tui.simulated import NOW_S, Feeder, lived
 from edgekit_tui.feed import Feed, Folder, View
 
 
-def started(*, site: str | None = None) -> tuple[Feeder, Folder]:
+def started() -> tuple[Feeder, Folder]:
     source = Feeder()
-    return source, Folder(source, endpoint="here:1883", site=site)
+    return source, Folder(source, endpoint="here:1883")
 
 
 def test_the_first_step_gives_a_view_even_without_data() -> None:
@@ -52,15 +52,6 @@ def test_a_lost_and_regained_link_is_told_with_its_time() -> None:
     regained = folder.step(NOW_S + 0.4)
     assert regained is not None
     assert regained.link.connected
-
-
-def test_one_site_can_be_watched_alone() -> None:
-    source, folder = started(site="porto")
-    for batch in simulated.life(NOW_S, windows=2):
-        source.messages = batch
-        view = folder.step(max(message.received_s for message in batch))
-    assert view is not None
-    assert {row.site for row in view.rows} == {"porto"}
 
 
 def test_rubbish_on_the_wire_is_counted_and_changes_nothing_else() -> None:

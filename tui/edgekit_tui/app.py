@@ -151,6 +151,6 @@ class Console(App[None]):
         yield SystemCommand("Screenshot", "save this screen as SVG", lambda: self.deliver_screenshot())
         yield SystemCommand("Quit", "leave the console", self.exit)
         if isinstance(screen, FleetScreen):
-            for row in screen.shown:
-                what = f"{row.site}  {row.model}  {row.state}"
+            for row in {(row.site, row.device): row for row in reversed(screen.shown)}.values():
+                what = f"{row.site}  {row.board}  {row.state}"
                 yield SystemCommand(f"Open {row.device}", what, lambda key=row.key: self.open_device(key))

@@ -61,7 +61,7 @@ def columns() -> tuple[Column, ...]:
                priority=5, right=True, numeric=True),
         Column(id="p99", title="p99", key="9", sort=lambda row: row.p99_ms, draw=_p99, least=7, most=7,
                priority=2, right=True, numeric=True),
-        Column(id="trend", title="trend", key="t", sort=_trend_of, draw=_trend, least=8, most=32, priority=6,
+        Column(id="trend", title="trend", key="t", sort=_trend_of, draw=_trend, least=8, most=72, priority=6,
                numeric=True),
         Column(id="qps", title="req/s", key="r", sort=lambda row: row.qps, draw=_qps, least=5, most=5, priority=5,
                right=True, numeric=True),

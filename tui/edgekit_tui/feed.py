@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edgekit.fleet import Fleet, fold
-from edgekit.telemetry.messages import Received, parse_topic
+from edgekit.telemetry.messages import Received
 
 from edgekit_tui.rows import Book, Row, Totals, book_of, percentile, totals_of, window_latency
 
@@ -75,8 +75,8 @@ class View:
 class Folder:
     """Turns what the source has into views. Holds no thread and no clock: `step` does one round."""
 
-    def __init__(self, source: Source, *, endpoint: str, site: str | None = None) -> None:
-        self._source, self._site = source, site
+    def __init__(self, source: Source, *, endpoint: str) -> None:
+        self._source = source
         self._fleet = Fleet()
         self._book: Book = {}
         self._link = Link(endpoint=endpoint, connected=False, state="", was_connected=False, since_s=0.0)
@@ -86,7 +86,7 @@ class Folder:
 
     def step(self, now_s: float) -> View | None:
         """A new view, or None when nothing has changed that a screen shows."""
-        messages = self._wanted(self._source.drain())
+        messages = self._source.drain()
         link = self._link_now(now_s)
         aged = now_s - self._aged_s >= AGING_PERIOD_S
         if not messages and not aged and link == self._link and self._view is not None:
@@ -117,12 +117,6 @@ class Folder:
             or self._book.keys() != book_before.keys()
             or any(entry is not book_before[key] for key, entry in self._book.items())
         )
-
-    def _wanted(self, messages: list[Received]) -> list[Received]:
-        if self._site is None:
-            return messages
-        topics = ((message, parse_topic(message.topic)) for message in messages)
-        return [message for message, topic in topics if topic is not None and topic.site == self._site]
 
     def _link_now(self, now_s: float) -> Link:
         connected = self._source.connected

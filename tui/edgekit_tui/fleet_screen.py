@@ -89,7 +89,8 @@ class FleetScreen(ViewScreen):
         kept = [row for row in rows if self._query.matches(row, now_s)]
         by, descending = self._sorted
         self.shown = sort_rows(kept, self._columns[by], descending=descending)
-        self.query_one(FleetTable).show(self.shown, now_s=now_s, sorted_by=self._sorted)
+        is_old = self.view is not None and self.view.link.was_connected and not self.view.link.connected
+        self.query_one(FleetTable).show(self.shown, now_s=now_s, sorted_by=self._sorted, is_old=is_old)
         total = len(rows)
         filtered = f"  /{self._query.text}" if self._query.text else ""
         box = self.query_one("#list")

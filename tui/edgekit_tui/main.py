@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit.config import MqttConfig
+from edgekit.config import NAME_PATTERN, MqttConfig
 from edgekit.errors import BrokerError, ConfigError, EdgekitError, UsageError
 
 if TYPE_CHECKING:
@@ -73,15 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """What the options ask for. Raises UsageError, ConfigError, BrokerError."""
-    size = check(args)
+    size, config = check(args), mqtt_config(args)
     from edgekit.telemetry.watch import Watcher
 
     from edgekit_tui.feed import Folder
 
-    config = mqtt_config(args)
     endpoint = f"{config.host}:{config.port}"
-    source = Watcher(config)
-    folder = Folder(source, endpoint=endpoint, site=args.site)
+    source = Watcher(config, sites=[args.site] if args.site else None)
+    folder = Folder(source, endpoint=endpoint)
     if not (args.once or args.snapshot):
         return watch(args, source, folder)
     from edgekit_tui import once
@@ -136,6 +135,8 @@ def check(args: argparse.Namespace) -> tuple[int, int]:
         raise UsageError("--json needs --once")
     if args.wait <= 0:
         raise UsageError(f"--wait {args.wait:g}: must be more than 0 seconds")
+    if args.site is not None and not re.match(NAME_PATTERN, args.site):
+        raise UsageError(f"--site {args.site}: a site is 1 to 63 of a-z, 0-9, '_' and '-'")
     if not (args.once or args.snapshot or (sys.stdout.isatty() and sys.stdin.isatty())):
         raise UsageError("the live screen needs a terminal; --once prints the fleet, --snapshot FILE.svg draws it")
     return int(size["width"]), int(size["height"])

@@ -25,6 +25,9 @@ MARGIN = 2
 SAME_DEVICE = ("device", "site", "board", "memory", "temp", "state", "seen")
 "Columns drawn faint when the row above is of the same device."
 
+UNFADED = ("state", "seen", "device")
+"Columns that stay as they are when a device is silent: they are what there is to know of it."
+
 
 class FleetTable(Inked, ScrollView, can_focus=True):
     """Rows under a fixed header. The cursor stays on its row, whatever the order becomes."""
@@ -61,6 +64,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         self._cursor: RowKey | None = None
         self._index = 0
         self._now_s = 0.0
+        self._is_old = False
         self._sorted: tuple[str, bool] = ("device", False)
         self._wanted: dict[str, int] = {}
         self._gap = 2
@@ -77,9 +81,13 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         """The row under the cursor."""
         return self._rows[self._index] if self._rows else None
 
-    def show(self, rows: Sequence[Row], *, now_s: float, sorted_by: tuple[str, bool]) -> None:
-        """Draw these rows; only lines that differ from what stands on the screen are repainted."""
+    def show(self, rows: Sequence[Row], *, now_s: float, sorted_by: tuple[str, bool], is_old: bool = False) -> None:
+        """Draw these rows; only lines that differ from what stands on the screen are repainted.
+
+        `is_old` draws all of them faint: with the broker gone, nothing here can be taken for the present.
+        """
         resized = len(rows) != len(self._rows)
+        self._is_old = is_old
         self._rows, self._now_s, self._sorted = rows, now_s, sorted_by
         self._place_cursor()
         wanted = widest(self._columns, rows[:1000])
@@ -134,12 +142,12 @@ class FleetTable(Inked, ScrollView, can_focus=True):
             return ()
         row, above = self._rows[index], self._rows[index - 1] if index and y > 1 else None
         same = above is not None and (above.site, above.device) == (row.site, row.device)
-        old = row.state in ("stale", "offline")
+        old = self._is_old or row.state in ("stale", "offline")
         pen = Pen(glyphs=self._glyphs, now_s=self._now_s)
         at_cursor = index == self._index
         spans = [((self._glyphs.cursor if at_cursor else " ").ljust(MARGIN), "cursor" if at_cursor else "text")]
         for column, width in self._layout:
-            faint = (old and column.id not in ("state", "seen", "device")) or (same and column.id in SAME_DEVICE)
+            faint = (old and (self._is_old or column.id not in UNFADED)) or (same and column.id in SAME_DEVICE)
             spans += self._cell(column.draw(row, width, pen), width, column, faint)
             spans.append((" " * self._gap, "text"))
         return tuple(spans)

@@ -40,8 +40,10 @@ def fleet_tile(view: View, width: int, glyphs: Glyphs) -> Lines:
     head = ((draw.count(totals.devices), "strong"), (" devices" if totals.devices != 1 else " device", "faint"))
     worded = states(totals, glyphs, words=True)
     line = right_align(head, worded, width)
-    if line == head:
-        line = right_align(head, states(totals, glyphs, words=False), width)
+    for shorter in (head, head[:1]):
+        if line == head:
+            line = right_align(shorter, states(totals, glyphs, words=False), width)
+            line = head if line == shorter else line
     return line, proportions(totals, width, glyphs)
 
 
