@@ -72,9 +72,10 @@ def announce_json(ready: Ready) -> None:
 
 def configured(base: DaemonConfig | None, args: argparse.Namespace) -> DaemonConfig:
     """`base` with what the flags say. Raises UsageError for flags that do not go together."""
+    from msgspec.structs import replace
+
     from edgekit.config import DaemonConfig, ModelConfig
     from edgekit.errors import UsageError
-    from msgspec.structs import replace
 
     config = base or DaemonConfig(model=tuple(ModelConfig(name=name) for name in args.model))
     if (args.artifact or args.axis) and len(config.model) != 1:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
+
 from edgekit.errors import RequestError, UnreachableError, UsageError
 from edgekit.serve.protocol import DATATYPES, DTYPES
 

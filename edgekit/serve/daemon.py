@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgekit.catalog import board_tables, load_model
 from edgekit.config import DaemonConfig, Home, Supervisor
@@ -116,7 +117,8 @@ class Daemon:
         signs = [asyncio.ensure_future(self._note_loading(loading)), asyncio.ensure_future(self._feed_watchdog())]
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            first: set[asyncio.Future[Any]] = {loading, stopping}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 loading.result()
                 self._become_ready(url_of(listener))
@@ -143,7 +145,9 @@ class Daemon:
             logger.info("%d models share %d cores: %d thread%s each", len(wanted), cores, share, "s" * (share > 1))
         for settings, model in wanted:
             self._status = f"loading {model.name}"
-            plan = make_plan(model, settings, self._home, threads=share)
+            plan = make_plan(
+                model, settings, home=self._home, facts=self._facts, threads=share, progress=self._note_progress
+            )
             why = "; ".join(plan.reasons)
             logger.info("%s: %s with %s: %s", model.name, plan.artifact.record.name, plan.settings.label, why)
             self._models[model.name] = plan.state("loading")
@@ -151,6 +155,9 @@ class Daemon:
             lane.on_death = self._die_on_the_loop
             self._engine.models[model.name].lane = lane
             self._models[model.name] = plan.state("ready")
+
+    def _note_progress(self, text: str, _share: float) -> None:
+        self._status = text
 
     def _become_ready(self, url: str) -> None:
         took_s = time.monotonic() - self._started_s

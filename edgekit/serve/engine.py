@@ -15,18 +15,20 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from edgekit.errors import EdgekitError, RequestError
+from edgekit.runtimes.warmup import random_inputs, warm_up
 from edgekit.serve.metrics import LaneCounts
 from edgekit.serve.signature import Signature
 
 if TYPE_CHECKING:
     import numpy as np
+
     from edgekit.runtimes.session import Session
     from edgekit.telemetry.reporter import Recorder
 
 logger = logging.getLogger(__name__)
 
-WARM_UP_RUNS = 2
-"""A shape: the first run allocates and picks kernels, the second shows what a request will meet."""
+WARM_UP_S = 1.0
+"""At most, for each shape: a large shape of a slow model must not keep a device from its work for minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +77,12 @@ class Lane:
         self._thread = threading.Thread(target=self._work, name=f"infer-{model}-{name}", daemon=True)
 
     def warm_up(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Run every configured shape; only then is the lane's first answer as fast as the others."""
-        for inputs in self.signature.warm_up_inputs():
-            shapes = ", ".join(str(list(array.shape)) for array in inputs.values())
-            for _ in range(WARM_UP_RUNS):
-                started = perf_counter()
-                self.session.run(inputs)
-            progress(f"warm: {shapes} in {(perf_counter() - started) * 1e3:.2f} ms")
+        """Run every configured shape until it stops getting faster; only then is the first answer like the others."""
+        for specs in self.signature.shapes():
+            (warm,) = warm_up(self.session, [random_inputs(specs)], max_s=WARM_UP_S)
+            shapes = ", ".join(str(list(spec.shape)) for spec in specs)
+            runs = f"{warm.first_ms:.2f} ms at first, {warm.times_ms[-1]:.2f} ms after {len(warm.times_ms)} runs"
+            progress(f"warm: {shapes}: {runs}")
 
     def start(self) -> None:
         """Take jobs from now on."""

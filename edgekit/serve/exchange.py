@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import httptools
 import numpy as np
+
 from edgekit.errors import RequestError
 from edgekit.serve.protocol import error_body
 

@@ -6,24 +6,31 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from edgekit.artifact import Artifact
 from edgekit.bench.candidates import candidates, to_session
 from edgekit.config import Home, ModelConfig
+from edgekit.device.probe import Facts
 from edgekit.errors import ConfigError, RuntimeUnavailable
 from edgekit.fetch import all_artifacts
 from edgekit.manifest import Model
 from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.session import SessionSettings, open_session
-from edgekit.selection import Selection
+from edgekit.selection import Limits, Selection
 from edgekit.serve.engine import Lane
 from edgekit.serve.signature import signature_of
 from edgekit.telemetry.messages import ModelState
 from edgekit.telemetry.reporter import Recorder
 
+if TYPE_CHECKING:
+    from edgekit.bench.run import Progress
+
 logger = logging.getLogger(__name__)
 
 REALTIME = "realtime"
+MEASURE_S = 0.5
+"""Measuring time a candidate when nothing is selected yet: enough to rank them; `edgekit select` measures longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +66,63 @@ class Plan:
         )
 
 
-def make_plan(model: Model, wanted: ModelConfig, home: Home, *, threads: int) -> Plan:
-    """Raises what fetching, choosing and the two kinds of plan raise."""
-    artifacts = all_artifacts(model, home)
-    import msgspec
+def make_plan(
+    model: Model, wanted: ModelConfig, *, home: Home, facts: Facts, threads: int, progress: Progress | None = None
+) -> Plan:
+    """The plan for one model: pinned, else as selected before, else chosen now by measuring briefly.
 
-    wanted = wanted if wanted.artifact else msgspec.structs.replace(wanted, artifact="standard")
-    return pinned_plan(model, wanted, artifacts, threads=threads)
+    `threads` is this model's share of the usable cores. Raises NoUsableArtifact, FetchError, ConfigError,
+    RuntimeUnavailable.
+    """
+    if wanted.artifact is not None:
+        return pinned_plan(model, wanted, all_artifacts(model, home), threads=threads)
+    from edgekit.choose import Space, choose, load_selection  # deferred: a pinned artifact needs no bench
+
+    limits = _limits(wanted)
+    stored = load_selection(home, model.name)
+    if stored is not None and (plan := _stored_plan(model, wanted, stored, limits, home=home, threads=threads)):
+        return plan
+    logger.info("%s: nothing selected yet: measuring for %g s each", model.name, MEASURE_S)
+    selection = choose(
+        model,
+        limits,
+        home=home,
+        facts=facts,
+        seconds=MEASURE_S,
+        progress=progress,
+        space=Space(axes=wanted.axes or None),
+    )
+    artifact = _artifact_of(selection, all_artifacts(model, home))
+    assert artifact is not None, "a fresh selection names an artifact that is here"
+    return selected_plan(model, wanted, artifact, selection, threads=threads)
+
+
+def _stored_plan(
+    model: Model, wanted: ModelConfig, stored: Selection, limits: Limits, *, home: Home, threads: int
+) -> Plan | None:
+    """None, with the reason in the log, when the stored selection answers another question than the configuration's."""
+    if limits not in (stored.limits, Limits()):
+        logger.info("%s: the stored selection was made for other limits", model.name)
+        return None
+    artifact = _artifact_of(stored, all_artifacts(model, home))
+    if artifact is None:
+        logger.info("%s: the selected artifact %s has gone or changed", model.name, stored.artifact)
+        return None
+    return selected_plan(model, wanted, artifact, stored, threads=threads)
+
+
+def _limits(wanted: ModelConfig) -> Limits:
+    memory = wanted.memory_mb
+    return Limits(
+        latency_ms=wanted.latency_ms,
+        memory_bytes=None if memory is None else int(memory * 2**20),
+        accuracy_floor=wanted.accuracy_floor,
+        objective=wanted.objective,
+    )
+
+
+def _artifact_of(selection: Selection, artifacts: Sequence[Artifact]) -> Artifact | None:
+    return next((a for a in artifacts if a.record.sha256 == selection.artifact_sha256), None)
 
 
 def pinned_plan(model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact], *, threads: int) -> Plan:
@@ -92,14 +149,8 @@ def pinned_plan(model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact]
     )
 
 
-def selected_plan(
-    model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact], selection: Selection, *, threads: int
-) -> Plan:
-    """What a selection chose. Raises ConfigError when its artifact has gone or changed since."""
-    artifact = next((a for a in artifacts if a.record.sha256 == selection.artifact_sha256), None)
-    if artifact is None:
-        problem = f"the selected artifact {selection.artifact} has gone or changed; run: edgekit select {model.name}"
-        raise ConfigError(model.name, "artifact", problem)
+def selected_plan(model: Model, wanted: ModelConfig, artifact: Artifact, selection: Selection, *, threads: int) -> Plan:
+    """The artifact that a selection chose, as it was measured, within this model's share of the cores."""
     settings = to_session(selection.settings)
     reasons = selection.reasons
     if settings.threads > threads:

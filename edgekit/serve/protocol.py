@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+
 from edgekit.errors import InputError, RequestError
 from edgekit.manifest import TensorSpec
 from edgekit.serve.signature import Signature

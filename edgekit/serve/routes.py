@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+
 from edgekit import __version__
 from edgekit.errors import EdgekitError, InputError, RequestError
 from edgekit.manifest import TensorSpec

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from edgekit.errors import ConfigError, InputError
 from edgekit.manifest import Dimension, Model, TensorSpec
 
@@ -69,15 +70,18 @@ class Signature:
             return str(dimension)
         return f"{dimension} ({' or '.join(map(str, self.axes[dimension]))})"
 
-    def warm_up_inputs(self) -> Iterator[dict[str, np.ndarray]]:
-        """Zeros for every combination of the allowed sizes; one set when nothing is dynamic."""
-        names = list(self.axes)
+    def shapes(self) -> Iterator[tuple[TensorSpec, ...]]:
+        """The inputs at every combination of the allowed sizes; one when nothing is dynamic."""
         for sizes in itertools.product(*self.axes.values()):
-            chosen = dict(zip(names, sizes, strict=True))
-            yield {
-                spec.name: np.zeros([d if isinstance(d, int) else chosen[d] for d in spec.shape], spec.dtype)
+            chosen = dict(zip(self.axes, sizes, strict=True))
+            yield tuple(
+                TensorSpec(
+                    name=spec.name,
+                    dtype=spec.dtype,
+                    shape=tuple(d if isinstance(d, int) else chosen[d] for d in spec.shape),
+                )
                 for spec in self.inputs
-            }
+            )
 
 
 def signature_of(

@@ -1,0 +1,1 @@
+"""The on-device daemon: models held warm behind HTTP, reported over MQTT."""
