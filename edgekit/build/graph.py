@@ -88,7 +88,7 @@ def constants_to_initializers(model: onnx.ModelProto) -> None:
 
 
 def drop_weight_inputs(model: onnx.ModelProto) -> None:
-    """Weights that are listed as inputs too (IR version 3 asked for it) could be overridden, so nobody may fold them."""
+    """Weights listed as inputs too (IR version 3 asked for it) could be overridden, so that nobody may fold them."""
     constants = {tensor.name for tensor in model.graph.initializer}
     kept = [value for value in model.graph.input if value.name not in constants]
     if len(kept) != len(model.graph.input):

@@ -12,6 +12,7 @@ from onnx import helper
 from edgekit.build.calibrate import Range
 from edgekit.build.edit import Graph, attribute, rename_reads, set_input
 from edgekit.build.placement import COMPUTE, SAME_SCALE, Placement, output_axis
+from edgekit.build.upsample import repeat_pixels, whole_factors
 
 
 class Types(NamedTuple):
@@ -34,13 +35,16 @@ class Writer:
     """Turns `graph` into its Q/DQ form in place."""
 
     def __init__(self, graph: Graph, plan: Placement, ranges: Mapping[str, Range], types: Types) -> None:
-        self.graph, self.plan, self.ranges, self.types = graph, plan, ranges, types
+        self.graph, self.plan, self.types = graph, plan, types
+        self.ranges: Mapping[str, Range] = ranges
         limits = np.iinfo(types.activation)
         self.low, self.high = int(limits.min), int(limits.max)
         self.added: list[onnx.NodeProto] = []
         self.read_as: dict[str, str] = {}
         self.stored: dict[str, str] = {}
         self.grids: dict[str, Grid] = {}
+        self.repeats = {n: f for n, f in whole_factors(graph).items() if n in plan.integer}
+        self.ranges = {**ranges, **self._joint_ranges()}
 
     def write(self) -> None:
         """Replace every placed node by its quantised form."""
@@ -53,6 +57,9 @@ class Writer:
             if name in plan.gates:
                 self._gate(node)
                 continue
+            if name in self.repeats:
+                self._repeat(node)
+                continue
             made.append(node)
             if name in plan.integer:
                 self._integer(node)
@@ -61,6 +68,14 @@ class Writer:
                 rename_reads(node, self.read_as)
         graph.replace_nodes(list(graph.nodes), made + self.added)
         graph.drop_unread_constants()
+
+    def _repeat(self, node: onnx.NodeProto) -> None:
+        """Upsampling, on the stored integers themselves."""
+        name, source = node.output[0], node.input[0]
+        self._reading(source)
+        stored = f"{name}.q"
+        self.added += repeat_pixels(self.graph, self.stored[source], stored, *self.repeats[name])
+        self._dequantize(stored, self.grids[source], name)
 
     def _integer(self, node: onnx.NodeProto) -> None:
         name = node.output[0]
@@ -93,6 +108,27 @@ class Writer:
         if result in self.plan.absorbed:
             return result, 0.0
         return (result, self.plan.shifts[result]) if result in self.plan.shifts else (name, 0.0)
+
+    def _joint_ranges(self) -> dict[str, Range]:
+        """One range for all that is concatenated and read nowhere else: on one grid, joining is copying."""
+        joint = {}
+        for node in self.graph.nodes:
+            if node.op_type != "Concat" or node.output[0] not in self.plan.integer:
+                continue
+            origins = [self._made_as(name) for name in node.input]
+            names = [name for name in (*origins, node.output[0]) if name is not None]
+            low = min(self.ranges[name].low for name in names)
+            joint.update(dict.fromkeys(names, Range(low, max(self.ranges[name].high for name in names))))
+        return joint
+
+    def _made_as(self, name: str) -> str | None:
+        """Where the grid of `name` is decided, if it is decided for its one reader alone."""
+        while self.graph.only_reader(name) is not None and name in self.ranges:
+            producer = self.graph.producer.get(name)
+            if producer is None or producer.op_type not in SAME_SCALE or name not in self.plan.integer:
+                return name
+            name = producer.input[0]
+        return None
 
     def _grid_of(self, final: str, shift: float) -> Grid:
         low, high = self.ranges[final]

@@ -71,7 +71,12 @@ def report(
     standard = standard_artifact(model, home)
     if standard.record.format != "onnx":
         raise ArtifactError(standard.path, f"is {standard.record.format}; this version builds from ONNX only")
-    shop = Workshop(model, standard, home, facts.cpu if facts else None, options or Options(), progress)
+    cpu = facts.cpu if facts else None
+    with Workshop(model, standard, home, cpu, options or Options(), progress) as shop:
+        return _make_all(shop, standard)
+
+
+def _make_all(shop: Workshop, standard: Artifact) -> Report:
     made: list[Artifact] = []
     refused: dict[str, str] = {}
     is_cached = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import edgekit
 from edgekit.artifact import sha256_of
 from edgekit.build.calibrate import Sample as Feed
 from edgekit.errors import InputError, UsageError
-from edgekit.manifest import Data, Model
+from edgekit.manifest import Data, Model, TensorSpec
 from edgekit.pipeline.data import Sample, calibration, calibration_feeds, evaluation
 from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.onnx_header import read_header
@@ -77,32 +77,36 @@ def with_options(model: Model, options: Options) -> Model:
 
 def gather(model: Model, standard: Path, options: Options) -> Samples:
     """Feeds and samples for `model`, made or read now. Raises CatalogError, UsageError or InputError for unfit data."""
-    settings = settings_for(model, standard, options.axes)
-    session = open_session(standard, settings)
+    if model.data.calibration is None:
+        return Samples((), tuple(evaluation(model, options.axes)))
+    session = open_session(standard, settings_for(model, standard, options.axes))
     try:
-        if model.data.calibration is None:
-            return Samples((), tuple(evaluation(model, options.axes)))
         if model.data.evaluation is None:
-            return _split(list(calibration(model, options.axes)), session.inputs, options.labels)
+            return _split(_checked(list(calibration(model, options.axes)), session.inputs), options.labels)
         feeds = tuple(calibration_feeds(model, session.run, options.axes))[:MOST_FEEDS]
-        for feed in feeds[:1]:
-            check_inputs(session.inputs, feed)
         return Samples(feeds, tuple(evaluation(model, options.axes)))
+    except InputError as e:
+        raise UsageError(f"{model.data.calibration}: calibration data that does not fit the model: {e}") from e
     finally:
         session.close()
 
 
-def _split(samples: list[Sample], specs: tuple[object, ...], labels: Path | None) -> Samples:
-    """A user's one set: every other sample calibrates, the rest judges; all of them do both when they are few."""
+def _checked(samples: list[Sample], specs: Sequence[TensorSpec]) -> list[Sample]:
+    """`samples`, if they fit. Raises UsageError for none at all, InputError for what the model does not take."""
     if not samples:
         raise UsageError("the calibration file holds no samples")
-    if labels is not None:
-        samples = _labelled(samples, labels)
+    check_inputs(specs, samples[0].inputs)
     for sample in samples:
         for name, value in sample.inputs.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise InputError(name, "the calibration data holds NaN or infinite values")
-    check_inputs(specs, samples[0].inputs)  # type: ignore[arg-type]
+                raise InputError(name, "holds NaN or infinite values")
+    return samples
+
+
+def _split(samples: list[Sample], labels: Path | None) -> Samples:
+    """A user's one set: every other sample calibrates, the rest judges; all of them do both when they are few."""
+    if labels is not None:
+        samples = _labelled(samples, labels)
     few = len(samples) < 4
     feeds = tuple(dict(sample.inputs) for sample in (samples if few else samples[::2]))
     return Samples(feeds[:MOST_FEEDS], tuple(samples if few else samples[1::2]))

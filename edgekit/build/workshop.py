@@ -22,7 +22,7 @@ from edgekit.config import Home
 from edgekit.device.cpu import Cpu, read_cpu
 from edgekit.device.memory import available_bytes
 from edgekit.device.tree import Tree
-from edgekit.errors import ArtifactError
+from edgekit.errors import ArtifactError, UsageError
 from edgekit.files import write_atomic
 from edgekit.manifest import Model
 from edgekit.pipeline.data import example
@@ -31,6 +31,8 @@ from edgekit.runtimes.session import SessionSettings, open_session
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share of the whole that is done, 0..1."""
 MIB = 1024 * 1024
+RULES = "1"
+"""Raised when a recipe makes something else from the same things, so that what was built before is built again."""
 
 
 class Refusal(Exception):
@@ -55,6 +57,15 @@ class Workshop:
         self.standard, self.home, self.options = standard, home, options
         self.target: Target = target_of(cpu or read_cpu(Tree("/")))
         self._progress, self._what, self._from, self._to = progress, "", 0.0, 0.0
+        self._check_axes()
+
+    def __enter__(self) -> Workshop:
+        self._folder = tempfile.TemporaryDirectory(prefix="edgekit-build-")
+        self._scratch = Path(self._folder.name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
 
     def step(self, what: str, start: float, end: float) -> None:
         """What is being done now, and which part of the whole it is."""
@@ -74,6 +85,14 @@ class Workshop:
     def folder(self, recipe: str) -> Path:
         return self.home.artifacts(self.model.name) / self.name(recipe)
 
+    def _check_axes(self) -> None:
+        """Raises UsageError for an axis that the model does not have or that is not dynamic."""
+        declared = graph.inputs_of(self.standard.path, self.model.inputs)
+        there = sorted({axis for spec in declared for axis in spec.shape if isinstance(axis, str)})
+        for axis in self.options.axes:
+            if axis not in there:
+                raise UsageError(f"--axis {axis}: {self.model.name} has {', '.join(there) or 'no dynamic axes'}")
+
     @cached_property
     def _key_parts(self) -> dict[str, str]:
         options = self.options
@@ -86,6 +105,7 @@ class Workshop:
             "axes": str(sorted(options.axes.items())),
             "method": str(options.method),
             "target": f"{self.target.isa} {self.target.types}",
+            "rules": RULES,
             **tools(),
         }
 
@@ -107,12 +127,12 @@ class Workshop:
             raise ArtifactError(self.standard.path, problem)
         notes: list[str] = []
         model = graph.read_model(self.standard.path)
-        axes = {
-            f"{spec.name}[{i}]": self.options.axes[axis]
+        places = {
+            f"{spec.name}[{i}]": axis if isinstance(axis, int) else self.options.axes.get(axis)
             for spec in graph.inputs_of(self.standard.path, self.model.inputs)
             for i, axis in enumerate(spec.shape)
-            if isinstance(axis, str) and axis in self.options.axes
         }
+        axes = {place: size for place, size in places.items() if size is not None}
         cleaned, done = graph.clean(model, self.standard.path, axes, notes)
         recipe = {"graph": ", ".join(f"{name} ×{count}" for name, count in done.items()) or "nothing to rewrite"}
         if notes:
@@ -159,13 +179,9 @@ class Workshop:
         finally:
             session.close()
 
-    @cached_property
-    def scratch(self) -> tempfile.TemporaryDirectory[str]:
-        return tempfile.TemporaryDirectory(prefix="edgekit-build-")
-
     def on_disk(self, model: onnx.ModelProto, name: str) -> Path:
         """A draft as a file that goes away with the workshop."""
-        path = Path(self.scratch.name) / f"{name}.onnx"
+        path = self._scratch / f"{name}.onnx"
         write_model(path, model)
         return path
 
