@@ -17,8 +17,8 @@ from edgekit.catalog import load_model
 from edgekit.cli.main import main
 from edgekit.pipeline.generators import pages, speech, text_lines
 
-Image = pytest.importorskip("PIL.Image", reason="images need Pillow")
-pytest.importorskip("onnxruntime", reason="the standard artifacts are ONNX")
+Image = pytest.importorskip("PIL.Image", reason="elsewhere: images need Pillow")
+pytest.importorskip("onnxruntime", reason="elsewhere: the standard artifacts are ONNX")
 
 Standard = Callable[[str], Artifact]
 Capture = pytest.CaptureFixture[str]
@@ -86,6 +86,29 @@ def test_a_line_gives_its_text(capsys: Capture, standard: Standard, tmp_path: Pa
     assert all(part in err for part in ("load ", "preprocess ", "infer ", "postprocess "))
 
 
+def test_a_page_is_read_line_by_line(capsys: Capture, standard: Standard, page: Path) -> None:
+    standard("ocr-detector"), standard("ocr-recognizer")
+    value = answer(capsys, "ocr-detector", "--input", page, "--read", "ocr-recognizer", "--axis", "side=640")
+    boxes, texts = value["answer"]["boxes"], value["texts"]  # type: ignore[index]
+    assert len(boxes) == len(texts) >= 3  # type: ignore[arg-type]
+    assert all(text["score"] > 0.85 for text in texts)  # type: ignore[union-attr, index]
+    assert main(["infer", "ocr-detector", "--input", str(page), "--read", "ocr-recognizer", "--axis", "side=640"]) == 0
+    out = capsys.readouterr().out
+    assert all(text["text"] in out for text in texts)  # type: ignore[union-attr, index]
+
+
+@pytest.mark.parametrize(
+    ("model", "reader", "message"),
+    [("digits", "ocr-recognizer", "digits finds no boxes to read"), ("ocr-detector", "digits", "it reads no text")],
+)
+def test_reading_needs_boxes_and_a_reader(
+    capsys: Capture, standard: Standard, page: Path, model: str, reader: str, message: str
+) -> None:
+    standard(model)
+    code, line = refusal(capsys, model, "--input", page, "--read", reader)
+    assert (code, message in line) == (2, True)
+
+
 def test_a_sound_gives_segments_of_speech(capsys: Capture, standard: Standard, tmp_path: Path) -> None:
     standard("voice-activity")
     made = next(speech(1, 2))
@@ -110,7 +133,7 @@ def test_any_file_gives_its_type(capsys: Capture, standard: Standard) -> None:
 @pytest.mark.parametrize("artifact", ["standard", "int8", "litert", "litert-int8"])
 def test_every_artifact_of_digits_reads_a_digit(capsys: Capture, digit: Path, artifact: str) -> None:
     if artifact.startswith("litert"):
-        pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+        pytest.importorskip("ai_edge_litert", reason="elsewhere: LiteRT is not installed")
     value = answer(capsys, "digits", "--input", digit, "--artifact", artifact)
     assert value["artifact"] == artifact
     assert value["answer"]["labels"][0]["name"] == "4"  # type: ignore[index]
@@ -213,7 +236,7 @@ def test_an_unknown_model_is_exit_3_and_a_damaged_one_exit_5(capsys: Capture, di
 def test_models_that_cannot_run_are_refused_in_one_line(
     capsys: Capture, data_dir: Path, tmp_path: Path, name: str
 ) -> None:
-    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+    pytest.importorskip("ai_edge_litert", reason="elsewhere: LiteRT is not installed")
     np.savez(tmp_path / "in.npz", x=np.zeros((1, 1), np.int8))
     code, line = refusal(capsys, data_dir / name, "--input", tmp_path / "in.npz")
     assert code == 5
@@ -223,7 +246,7 @@ def test_models_that_cannot_run_are_refused_in_one_line(
 @pytest.fixture
 def daemon() -> Iterator[str]:
     """A real daemon's HTTP side with digits loaded; its address."""
-    uvloop = pytest.importorskip("uvloop", reason="the daemon's loop")
+    uvloop = pytest.importorskip("uvloop", reason="elsewhere: the daemon's loop")
     from edgekit.runtimes.session import SessionSettings, open_session
     from edgekit.serve.engine import Engine, Lane
     from edgekit.serve.http import HttpServer

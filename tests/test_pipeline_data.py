@@ -163,7 +163,7 @@ def test_a_plain_npy_array_is_not_an_npz(tmp_path: Path) -> None:
 
 
 def test_a_folder_gives_files_labelled_by_their_sub_folder(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+    image = pytest.importorskip("PIL.Image", reason="elsewhere: images need Pillow")
     for name in ("pictures/3/a.png", "pictures/7/b.png"):
         (tmp_path / name).parent.mkdir(parents=True)
         image.new("L", (8, 8), 255).save(tmp_path / name)

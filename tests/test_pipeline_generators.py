@@ -17,7 +17,7 @@ from edgekit.pipeline.metrics import run_samples, score
 from edgekit.runtimes.axes import session_axes
 from edgekit.runtimes.session import SessionSettings, open_session
 
-Image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+Image = pytest.importorskip("PIL.Image", reason="elsewhere: images need Pillow")
 
 FLOORS = {
     "ocr-detector": 0.97,

@@ -13,7 +13,7 @@ from edgekit.steps import DecodeImage, Layout, Normalize, Resize
 from hypothesis import given
 from hypothesis import strategies as st
 
-Image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+Image = pytest.importorskip("PIL.Image", reason="elsewhere: images need Pillow")
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 

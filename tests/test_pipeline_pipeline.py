@@ -16,7 +16,7 @@ from edgekit.pipeline.answers import Boxes, Labels, Tensors
 from edgekit.pipeline.pipeline import Context, softmax
 from edgekit.steps import DecodeImage, Invert, Layout, PostStep, PreStep, Resize, Softmax, TopK
 
-Image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+Image = pytest.importorskip("PIL.Image", reason="elsewhere: images need Pillow")
 
 
 def png(width: int, height: int, value: int = 255) -> bytes:

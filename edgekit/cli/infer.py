@@ -5,25 +5,26 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from edgekit.artifact import Artifact
+    from edgekit.cli.infer_run import Facts
     from edgekit.manifest import Model
-    from edgekit.pipeline.answers import Answer
-    from edgekit.pipeline.pipeline import Prepared
-
-    Infer = Callable[[Mapping[str, np.ndarray[Any, Any]]], dict[str, np.ndarray[Any, Any]]]
+    from edgekit.pipeline.answers import Answer, Boxes, Text
+    from edgekit.pipeline.pipeline import Pipeline, Prepared
+    from edgekit.pipeline.stateful import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a model of the catalog, or your own .onnx or .tflite file")
     parser.add_argument("--input", type=Path, required=True, help="an image, a WAV, any file, or an .npz of tensors")
     parser.add_argument("--output", type=Path, help="image: the boxes drawn; .npz: the output tensors")
+    parser.add_argument("--read", metavar="MODEL", help="also read what is in each box, such as with ocr-recognizer")
     parser.add_argument("--artifact", help="which artifact to run here (default: standard)")
     parser.add_argument("--url", help="ask the daemon at this address, such as http://127.0.0.1:8080")
     parser.add_argument("--token-file", type=Path, help="the daemon's bearer token")
@@ -43,26 +44,28 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--artifact chooses for this process; with --url the daemon has chosen")
     model = load_model(args.model)
     axes = parse_axes(args.axis, model)
-    check_output(args.output, model)
+    check_boxes(args.output, args.read, model)
     pipeline = open_pipeline(model)
     started = time.perf_counter()
-    prepared = _prepare(model, args.input, axes)
-    preprocess_ms = (time.perf_counter() - started) * 1000
-    if args.url:
-        outputs, facts = _ask_daemon(model, prepared, args.url, args.token_file)
-    else:
-        outputs, facts = _run_here(model, prepared, args, axes)
+    prepared = prepare(pipeline, args.input, axes)
+    preprocess_ms = _since_ms(started)
+    outputs, facts = _infer(args, model, prepared, axes)
     started = time.perf_counter()
     answer = pipeline.postprocess(outputs, prepared.context)
-    facts |= {"preprocess_ms": preprocess_ms, "postprocess_ms": (time.perf_counter() - started) * 1000}
-    facts = {name: round(value, 3) if isinstance(value, float) else value for name, value in facts.items()}
+    facts |= {"preprocess_ms": preprocess_ms, "postprocess_ms": _since_ms(started)}
+    texts = None
+    if args.read:
+        texts, facts["read_ms"] = _read_boxes(args, answer)  # type: ignore[arg-type]  # check_boxes saw to it
     if args.output:
         _write(args.output, args.input, answer, outputs)
     if args.json:
-        value = {"model": model.name, "answer": msgspec.to_builtins(answer), **facts}
+        value: dict[str, Any] = {"model": model.name, "answer": answer} | ({"texts": texts} if args.read else {})
+        value |= {name: round(fact, 3) if isinstance(fact, float) else fact for name, fact in facts.items()}
         print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
         return 0
-    print(describe(answer))
+    from edgekit.cli.infer_text import describe, times
+
+    print(describe(answer, texts))
     print(times(facts), file=sys.stderr)
     return 0
 
@@ -83,124 +86,80 @@ def parse_axes(pairs: list[str], model: Model) -> dict[str, int]:
     return axes
 
 
-def check_output(path: Path | None, model: Model) -> None:
-    """Raises UsageError before any work is done for nothing."""
+def check_boxes(output: Path | None, read: str | None, model: Model) -> None:
+    """Drawing and reading need boxes. Raises UsageError before any work is done for nothing."""
     from edgekit.errors import UsageError
     from edgekit.steps import DbBoxes
 
-    if path is None or path.suffix == ".npz":
+    finds_boxes = bool(model.postprocess) and isinstance(model.postprocess[-1], DbBoxes)
+    if read and not finds_boxes:
+        raise UsageError(f"--read {read}: {model.name} finds no boxes to read")
+    if output is None or output.suffix == ".npz":
         return
-    if not (model.postprocess and isinstance(model.postprocess[-1], DbBoxes)):
-        raise UsageError(f"--output {path}: {model.name} finds no boxes to draw; an .npz takes its output tensors")
-    if path.suffix.lower() not in (".png", ".jpg", ".jpeg", ".bmp", ".webp"):
-        raise UsageError(f"--output {path}: expected .png, .jpg, .bmp, .webp or .npz")
+    if not finds_boxes:
+        raise UsageError(f"--output {output}: {model.name} finds no boxes to draw; an .npz takes its output tensors")
+    if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".bmp", ".webp"):
+        raise UsageError(f"--output {output}: expected .png, .jpg, .bmp, .webp or .npz")
 
 
-def _prepare(model: Model, path: Path, axes: Mapping[str, int]) -> Prepared:
-    """The file through the declared steps; an .npz as the tensors that it holds."""
+def prepare(pipeline: Pipeline, path: Path, axes: Mapping[str, int]) -> Prepared:
+    """The file through the declared steps; an .npz as the tensors that it holds. Raises UsageError."""
     from edgekit.errors import CatalogError, InputError, UsageError
     from edgekit.pipeline.data import read_npz
-    from edgekit.pipeline.pipeline import Prepared, open_pipeline
+    from edgekit.pipeline.pipeline import Prepared
 
-    if path.suffix == ".npz":
-        try:
-            arrays = read_npz(path)
-        except CatalogError as e:
-            raise UsageError(f"--input {path}: {e.problem}") from e
-        return Prepared(inputs=arrays, axes=axes)
     try:
-        return open_pipeline(model).preprocess(path, axes=axes)
-    except InputError as e:
+        if path.suffix == ".npz":
+            return Prepared(inputs=read_npz(path), axes=axes)
+        return pipeline.preprocess(path, axes=axes)
+    except (CatalogError, InputError) as e:
         raise UsageError(f"--input {path}: {e.problem}") from e
 
 
-def _run_here(
-    model: Model, prepared: Prepared, args: argparse.Namespace, axes: Mapping[str, int]
-) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    """(outputs, what ran and how long it took)."""
-    from edgekit.bench.candidates import candidates
-    from edgekit.cli.progress import bytes_bar
-    from edgekit.config import home
-    from edgekit.device.cpu import usable_cores
-    from edgekit.errors import RuntimeUnavailable, UsageError
-    from edgekit.fetch import all_artifacts
+def _infer(
+    args: argparse.Namespace, model: Model, prepared: Prepared, axes: Mapping[str, int]
+) -> tuple[dict[str, np.ndarray[Any, Any]], Facts]:
     from edgekit.pipeline.stateful import run_prepared
-    from edgekit.runtimes.session import open_session
 
-    with bytes_bar(f"fetching {model.name}") as bar:
-        artifacts = all_artifacts(model, home(), offline=args.offline, progress=bar)
-    wanted = args.artifact or "standard"
-    artifact = next((a for a in artifacts if a.record.name == wanted), None)
-    if artifact is None:
-        raise UsageError(f"--artifact {wanted}: {model.name} has {', '.join(a.record.name for a in artifacts)}")
-    _check_names(args.input, prepared, model, artifact)
-    cores = usable_cores()
-    found = candidates(model, [artifact], cores=cores, threads=[cores], axes=_session_axes(model, prepared, axes))
-    if not found:
-        mend = f"pip install {'onnxruntime' if artifact.record.format == 'onnx' else 'ai-edge-litert'}"
-        raise RuntimeUnavailable(artifact.record.format, f"no installed runtime reads {artifact.path.name}", mend)
-    settings = found[0].settings
-    started = time.perf_counter()
-    session = open_session(artifact.path, settings)
-    load_ms = (time.perf_counter() - started) * 1000
-    try:
+    raw = prepared.inputs if args.input.suffix == ".npz" else None
+    with _open(args, model, raw, prepared.axes or axes, args.artifact) as (infer, facts):
         started = time.perf_counter()
-        if prepared.inputs.keys() == {spec.name for spec in session.inputs}:
-            outputs, count = session.run(prepared.inputs), 1
+        if raw is not None and not raw.keys().isdisjoint(model.state):
+            outputs, facts["inferences"] = infer(raw), 1  # one frame with its state, given whole
         else:
-            outputs, count = run_prepared(model, session.run, prepared.inputs)
-        infer_ms = (time.perf_counter() - started) * 1000
-    finally:
-        session.close()
-    facts = {"artifact": wanted, "runtime": settings.runtime, "threads": cores, "inferences": count}
-    return outputs, {**facts, "load_ms": load_ms, "infer_ms": infer_ms}
-
-
-def _check_names(path: Path, prepared: Prepared, model: Model, artifact: Artifact) -> None:
-    """An .npz with other names fails here and not as an axis that does not exist. Raises UsageError."""
-    from edgekit.errors import UsageError
-    from edgekit.runtimes.onnx_header import read_header
-
-    if path.suffix != ".npz" or artifact.record.format != "onnx":
-        return
-    names = {spec.name for spec in read_header(artifact.path).inputs}
-    given = set(prepared.inputs)
-    if given not in (names, names - set(model.constants) - set(model.state)):
-        takes = ", ".join(sorted(names))
-        raise UsageError(f"--input {path}: holds {', '.join(sorted(given)) or 'nothing'}; {model.name} takes {takes}")
-
-
-def _session_axes(model: Model, prepared: Prepared, axes: Mapping[str, int]) -> dict[str, int]:
-    """The axes that the prepared tensors have; for tensors from an .npz, what their shapes say."""
-    if model.inputs:
-        return dict(prepared.axes)
-    sizes = {f"{name}[{i}]": size for name, value in prepared.inputs.items() for i, size in enumerate(value.shape)}
-    return sizes | dict(axes)
-
-
-def _ask_daemon(
-    model: Model, prepared: Prepared, url: str, token_file: Path | None
-) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    from edgekit.errors import UsageError
-    from edgekit.pipeline.stateful import run_prepared
-    from edgekit.serve.client import Client
-
-    try:
-        token = token_file.read_text(encoding="utf-8").strip() if token_file else None
-    except OSError as e:
-        raise UsageError(f"--token-file {token_file}: cannot be read: {e.strerror}") from e
-    facts: dict[str, Any] = {"url": url}
-    with Client(url, token=token) as client:
-
-        def infer(inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-            outputs, parameters = client.infer(model.name, inputs)
-            facts.update(parameters)
-            return outputs
-
-        started = time.perf_counter()
-        outputs, facts["inferences"] = run_prepared(model, infer, prepared.inputs)
-        facts["round_trip_ms"] = (time.perf_counter() - started) * 1000
+            outputs, facts["inferences"] = run_prepared(model, infer, prepared.inputs)
+        facts["round_trip_ms" if args.url else "infer_ms"] = _since_ms(started)
     return outputs, facts
+
+
+def _open(
+    args: argparse.Namespace, model: Model, raw: Any, axes: Mapping[str, int], artifact: str | None
+) -> AbstractContextManager[tuple[Run, Facts]]:
+    from edgekit.cli.infer_run import at_daemon, here
+
+    if args.url:
+        return at_daemon(model, args.url, args.token_file)
+    return here(model, raw, artifact=artifact, axes=axes, offline=args.offline)
+
+
+def _read_boxes(args: argparse.Namespace, answer: Boxes) -> tuple[list[Text], float]:
+    """(the text in each box, the time for all of them in milliseconds). Raises UsageError."""
+    from edgekit.catalog import load_model
+    from edgekit.cli.infer_run import open_axes
+    from edgekit.errors import UsageError
+    from edgekit.pipeline import pipeline as pipelines
+    from edgekit.pipeline.crop import crop_boxes
+    from edgekit.steps import Ctc
+
+    model = load_model(args.read)
+    if not (model.postprocess and isinstance(model.postprocess[-1], Ctc)):
+        raise UsageError(f"--read {args.read}: it reads no text; try ocr-recognizer")
+    reader = pipelines.open_pipeline(model)
+    with _open(args, model, None, open_axes(model), None) as (infer, _):
+        started = time.perf_counter()
+        lines = crop_boxes(args.input.read_bytes(), answer)
+        texts: Any = [pipelines.run(reader, infer, line).answer for line in lines]
+        return texts, _since_ms(started)
 
 
 def _write(path: Path, source: Path, answer: Answer, outputs: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -228,41 +187,5 @@ def _write(path: Path, source: Path, answer: Answer, outputs: Mapping[str, np.nd
         raise UsageError(f"--output {path}: cannot be written: {e.strerror or e}") from e
 
 
-def describe(answer: Answer) -> str:
-    """The answer as a person reads it."""
-    from edgekit.pipeline.answers import Boxes, Labels, Segments, Text
-
-    if isinstance(answer, Boxes):
-        rows = [f"{len(answer.boxes)} boxes in {answer.width} x {answer.height} pixels"]
-        for box in answer.boxes:
-            corners = "  ".join(f"{x:6.1f},{y:6.1f}" for x, y in box.polygon)
-            rows.append(f"  {box.score:.2f}  {corners}")
-        return "\n".join(rows)
-    if isinstance(answer, Text):
-        return f"{answer.text}  ({answer.score:.2f})" if answer.text else "(no text)"
-    if isinstance(answer, Labels):
-        likely = [label for i, label in enumerate(answer.labels) if i == 0 or label.score >= 0.001]
-        return "\n".join(f"{label.score:7.1%}  {label.name}" for label in likely)
-    if isinstance(answer, Segments):
-        spoken_s = sum(s.end_s - s.start_s for s in answer.segments)
-        rows = [f"{spoken_s:.2f} s of speech in {answer.duration_s:.2f} s"]
-        return "\n".join(rows + [f"  {s.start_s:8.2f} s - {s.end_s:8.2f} s" for s in answer.segments])
-    return "\n".join(
-        f"{o.name}: {o.dtype} {list(o.shape)}"
-        + ("" if o.minimum is None else f", {o.minimum:.6g} to {o.maximum:.6g}, largest at {o.argmax}")
-        for o in answer.outputs
-    )
-
-
-def times(facts: Mapping[str, Any]) -> str:
-    """One line: what ran, and where the time went."""
-    where = (
-        f"{facts['artifact']} on {facts['runtime']}, {facts['threads']} threads" if "runtime" in facts else facts["url"]
-    )
-    if "url" in facts and "artifact" in facts:
-        where = f"{facts['artifact']} at {facts['url']}"
-    names = ("load_ms", "preprocess_ms", "round_trip_ms", "infer_ms", "postprocess_ms")
-    parts = [f"{name.removesuffix('_ms').replace('_', ' ')} {facts[name]:.1f} ms" for name in names if name in facts]
-    count = facts["inferences"]
-    note = f"{count} inferences" if count > 1 else "a first run, not warmed up" if "load_ms" in facts else ""
-    return f"{where}: {', '.join(parts)}" + (f" ({note})" if note else "")
+def _since_ms(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
