@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+import msgspec
+
 from edgekit.telemetry import histogram
 from edgekit.telemetry import messages as wire
 from edgekit.telemetry.messages import Birth, Event, Histogram, Metrics, Received, Reply, State, Status
@@ -220,6 +222,9 @@ def _with_window(device: Device, window: Metrics, message: Received) -> Device:
 
 
 def _with_live(device: Device, window: Metrics, message: Received) -> Device:
+    if device.birth and window.system.memory_total_bytes is None:
+        total = {"memory_total_bytes": device.birth.memory_total_bytes}
+        window = msgspec.structs.replace(window, system=msgspec.structs.replace(window.system, **total))
     silent_s = message.received_s - max(device.last_seen_s, device.waiting_since_s)
     on_time = silent_s <= _late_after_s(window.window_ms / 1000)
     newborn = window.epoch > device.epoch

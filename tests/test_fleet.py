@@ -218,6 +218,14 @@ def test_events_and_replies_are_kept_newest_last_and_bounded() -> None:
     assert fleet.events[-2].event.text == str(KEPT_EVENTS + 4)
 
 
+def test_what_only_the_birth_says_is_put_back_into_the_windows() -> None:
+    introduced = received("birth", Birth(epoch=1, t_unix_ms=0, board="Pi 5", memory_total_bytes=8 << 30))
+    fleet = fold(born(), [introduced, received("metrics", window(0))], now_s=NOON)
+    last = the(fleet).last_metrics
+    assert last is not None
+    assert last.system.memory_total_bytes == 8 << 30
+
+
 def test_a_cleared_status_forgets_the_device() -> None:
     assert fold(born(), [received("status", b"")], now_s=NOON).devices == {}
 

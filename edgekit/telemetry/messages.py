@@ -76,6 +76,7 @@ class LaneMetrics(_Payload, frozen=True, kw_only=True):
     rejected: Count = 0
     cache_hits: Count = 0
     batch_sizes: Mapping[Word, Count] = {}
+    "Requests by the size of the batch they ran in; those that ran alone are left out."
     queue_ms: Histogram | None = None
     infer_ms: Histogram | None = None
     shadow_agreed: Count = 0
@@ -87,6 +88,7 @@ class Readings(_Payload, frozen=True, kw_only=True):
 
     memory_available_bytes: Count | None = None
     memory_total_bytes: Count | None = None
+    "Left out of windows when the birth has it; the fold puts it back."
     rss_bytes: Count | None = None
     temperature_c: Number | None = None
     cpu_percent: Number | None = None
@@ -154,6 +156,7 @@ class Birth(_Payload, frozen=True, kw_only=True):
     "`edgekit probe --json`."
     models: tuple[ModelState, ...] = ()
     versions: Mapping[Word, Text] = {}
+    memory_total_bytes: Count | None = None
     window_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] = 10_000
     allowed_commands: tuple[Text, ...] = ()
 

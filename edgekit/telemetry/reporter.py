@@ -15,9 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edgekit.config import MqttConfig
 from edgekit.errors import ConfigError, EdgekitError
-from edgekit.telemetry.clock import clock_synced
+from edgekit.telemetry.clock import clock_synced, unix_ms
 from edgekit.telemetry.commands import CommandGate
 from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.epoch import EpochCounter
@@ -85,6 +87,7 @@ class Reporter:
         self._seq, self._window_began_s = 0, time.monotonic()
         self._epoch_used = False
         self._spoke_s = 0.0
+        self._memory_total_bytes = readings().memory_total_bytes
         self._rebirth_at_s: float | None = None
         self._inbox: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
         self._link = Link(
@@ -122,7 +125,7 @@ class Reporter:
 
     def event(self, kind: str, text: str, **detail: Any) -> None:
         """Tell a state change; it waits in the outbox while there is no connection."""
-        event = Event(epoch=self.epoch, t_unix_ms=_unix_ms(), kind=kind, text=text, detail=detail)
+        event = Event(epoch=self.epoch, t_unix_ms=unix_ms(), kind=kind, text=text, detail=detail)
         self._link.store(topic(self.site, self.device, "event"), encode(event))
 
     def rebirth(self) -> None:
@@ -163,14 +166,15 @@ class Reporter:
                 due_s = max(due_s + self._window_s, now_s)
 
     def _close_window(self) -> None:
-        lanes, system, synced = self._recorder.take(), self._readings(), clock_synced()
+        lanes, synced = self._recorder.take(), clock_synced()
+        system = msgspec.structs.replace(self._readings(), memory_total_bytes=None)  # the birth has it
         outbox = self._link.outbox
         with self._lock:
             now_s = time.monotonic()
             window = Metrics(
                 epoch=self._epochs.current,
                 seq=self._seq,
-                t_unix_ms=_unix_ms(),
+                t_unix_ms=unix_ms(),
                 t_mono_ms=int(now_s * 1000),
                 window_ms=max(1, round((now_s - self._window_began_s) * 1000)),
                 clock_synced=synced,
@@ -205,7 +209,7 @@ class Reporter:
             self._epoch_used = False
 
     def _introduction(self) -> tuple[Outgoing, Outgoing]:
-        birth = self._birth(self.epoch)
+        birth = msgspec.structs.replace(self._birth(self.epoch), memory_total_bytes=self._memory_total_bytes)
         return self._status(State.ONLINE), Outgoing(topic(self.site, self.device, "birth"), encode(birth), retain=True)
 
     def _status(self, state: State, reason: str = "") -> Outgoing:
@@ -268,7 +272,7 @@ class Reporter:
         if message.retained:
             self._answer(Reply(id=command.id, ok=False, text="a retained command would come again; it is not acted on"))
             return
-        refusal = self._gate.refusal(command, now_unix_ms=_unix_ms(), clock_synced=clock_synced())
+        refusal = self._gate.refusal(command, now_unix_ms=unix_ms(), clock_synced=clock_synced())
         if refusal is not None:
             self._answer(refusal)
         elif command.verb == "ping":
@@ -293,7 +297,3 @@ class Reporter:
     def _answer(self, reply: Reply) -> None:
         self._gate.answered(reply)
         self._link.send(Outgoing(topic(self.site, self.device, "reply"), encode(reply)))
-
-
-def _unix_ms() -> int:
-    return int(time.time() * 1000)
