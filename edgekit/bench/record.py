@@ -45,7 +45,7 @@ class Latency(_Record, frozen=True, kw_only=True):
     min_ms: float
     p50_ms: float
     p50_low_ms: float
-    "Lower end of the 99 % confidence interval of the median."
+    "Lower end of the 99 % confidence interval of the median, over rounds where there are enough."
     p50_high_ms: float
     p90_ms: float | None
     p99_ms: float | None

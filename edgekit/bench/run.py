@@ -25,9 +25,7 @@ from edgekit.manifest import Model
 Progress = Callable[[str, float], None]
 """Called with what is going on and the share that is done (0 to 1)."""
 
-_ROUNDS = 5
-_IDLE_S = 0.5
-"The least pause before a first query counts as one after idle."
+_ROUNDS = 12
 _START_TIMEOUT_S = 180.0
 _LONG_SLICE_S = 5.0
 _WARM_UP_SHARE = 0.2
@@ -52,6 +50,8 @@ class Plan:
     "How much longer than asked a worker may stay silent."
     at_once: int = 8
     "The most workers alive at the same time; one is measured, the others sleep."
+    idle_s: float = 0.25
+    "The least pause before each round: its first query is the one after idle."
     seed: int | None = None
     "Of the order within each round; None: another one each time."
 
@@ -64,11 +64,15 @@ class _Run:
     process: Process
     start: Start | None = None
     runtime_version: str | None = None
-    samples_ms: list[float] = field(default_factory=list)
+    rounds_ms: list[tuple[float, ...]] = field(default_factory=list)
     after_idle_ms: list[float] = field(default_factory=list)
     last_s: float = 0.0
     failure: str | None = None
     placed: say.Placed | None = None
+
+    @property
+    def samples_ms(self) -> list[float]:
+        return [sample for taken in self.rounds_ms for sample in taken]
 
 
 def bench(
@@ -169,7 +173,7 @@ def _slice(run: _Run, seconds: float, plan: Plan) -> None:
     wanted = plan.max_samples - len(run.samples_ms)
     if wanted <= 0:
         return
-    time.sleep(max(0.0, _IDLE_S - (time.monotonic() - run.last_s)))
+    time.sleep(max(0.0, plan.idle_s - (time.monotonic() - run.last_s)))
     share = max(-(-plan.max_samples // _ROUNDS), plan.min_samples - len(run.samples_ms))
     reply = run.process.ask(
         say.Measure(seconds=seconds, max_samples=min(wanted, share) + 1),
@@ -179,7 +183,7 @@ def _slice(run: _Run, seconds: float, plan: Plan) -> None:
     run.last_s = time.monotonic()
     # the first query after a pause finds cold caches and a lowered clock: a figure of its own
     run.after_idle_ms.append(reply.times_ms[0])
-    run.samples_ms += reply.times_ms[1:]
+    run.rounds_ms.append(reply.times_ms[1:])
 
 
 def _finish(run: _Run, plan: Plan) -> None:
@@ -190,7 +194,7 @@ def _finish(run: _Run, plan: Plan) -> None:
 
 def _row(model: Model, run: _Run, before: Conditions) -> Measurement:
     record, placed = run.candidate.artifact.record, run.placed
-    figures: Latency | None = latency(run.samples_ms) if run.failure is None else None
+    figures: Latency | None = latency(run.rounds_ms) if run.failure is None else None
     return Measurement(
         model=model.name,
         artifact=record.name,

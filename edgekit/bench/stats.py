@@ -52,20 +52,29 @@ def _lower_rank(count: int) -> int:
     return max(1, rank)
 
 
-def latency(samples_ms: Sequence[float]) -> Latency:
-    """The samples as a record; percentiles that they do not support are None. Raises ValueError for too few."""
-    low, high = median_interval(samples_ms)
-    count = len(samples_ms)
+def latency(rounds_ms: Sequence[Sequence[float]]) -> Latency:
+    """The samples of every round as a record; percentiles that they do not support are None.
+
+    The interval of the median takes the rounds as its units where there are enough: the samples of one round share
+    what the machine was doing meanwhile, and thousands of them would promise a precision that the next round breaks.
+
+    Raises ValueError for fewer than `MIN_SAMPLES` samples.
+    """
+    samples = [sample for taken in rounds_ms for sample in taken]
+    count = len(samples)
+    medians = [percentile(taken, 0.5) for taken in rounds_ms if taken]
+    low, high = median_interval(medians if len(medians) >= MIN_SAMPLES else samples)
+    middle = percentile(samples, 0.5)
     return Latency(
         sample_count=count,
-        mean_ms=sum(samples_ms) / count,
-        min_ms=min(samples_ms),
-        p50_ms=percentile(samples_ms, 0.5),
-        p50_low_ms=low,
-        p50_high_ms=high,
-        p90_ms=percentile(samples_ms, 0.9) if count >= SAMPLES_FOR_P90 else None,
-        p99_ms=percentile(samples_ms, 0.99) if count >= SAMPLES_FOR_P99 else None,
-        max_ms=max(samples_ms),
+        mean_ms=sum(samples) / count,
+        min_ms=min(samples),
+        p50_ms=middle,
+        p50_low_ms=min(low, middle),
+        p50_high_ms=max(high, middle),
+        p90_ms=percentile(samples, 0.9) if count >= SAMPLES_FOR_P90 else None,
+        p99_ms=percentile(samples, 0.99) if count >= SAMPLES_FOR_P99 else None,
+        max_ms=max(samples),
     )
 
 

@@ -1,0 +1,99 @@
+"""What samples support: percentiles with enough of them, and intervals that keep their promise."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, ms, percentile, speed_up
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def test_percentile_is_nearest_rank():
+    assert percentile([30, 10, 20, 40], 0.5) == 20
+    assert percentile([30, 10, 20, 40], 0.75) == 30
+    assert percentile([30, 10, 20, 40], 0.76) == 40
+    assert percentile([7], 0.01) == 7
+
+
+@pytest.mark.parametrize(("samples", "q"), [([], 0.5), ([1.0], 0), ([1.0], 1.1)])
+def test_percentile_of_nothing_is_refused(samples, q):
+    with pytest.raises(ValueError, match="need samples"):
+        percentile(samples, q)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.floats(0.01, 1))
+def test_at_least_q_of_the_samples_do_not_exceed_the_percentile(samples, q):
+    value = percentile(samples, q)
+    assert value in samples
+    assert sum(sample <= value for sample in samples) >= q * len(samples) - 1e-9
+
+
+@pytest.mark.parametrize(("count", "lower"), [(8, 1), (10, 1), (12, 2), (20, 4), (100, 37), (1500, 700)])
+def test_the_ranks_of_the_interval_are_those_of_the_binomial(count, lower):
+    samples = list(range(1, count + 1))
+    random.Random(1).shuffle(samples)
+    low, high = median_interval(samples)
+    assert low == lower
+    assert high == count + 1 - lower
+
+
+def test_too_few_samples_promise_nothing():
+    with pytest.raises(ValueError, match=f"needs {MIN_SAMPLES} samples"):
+        median_interval([1.0] * (MIN_SAMPLES - 1))
+    with pytest.raises(ValueError, match="got 3"):
+        latency([[1.0, 2.0, 3.0]])
+
+
+def test_the_interval_holds_the_true_median_as_often_as_it_says():
+    """2,000 skewed samples of size 30, true median ln 2: at 99 % about 20 misses are expected, 40 would be a lie."""
+    source = random.Random(7)
+    misses = 0
+    for _ in range(2000):
+        low, high = median_interval([source.expovariate(1.0) for _ in range(30)])
+        misses += not low <= 0.6931 <= high
+    assert misses <= 40
+
+
+@pytest.mark.parametrize(
+    ("count", "has_p90", "has_p99"), [(63, False, False), (64, True, False), (661, True, False), (662, True, True)]
+)
+def test_percentiles_need_their_samples(count, has_p90, has_p99):
+    found = latency([[float(i) for i in range(1, count + 1)]])
+    assert found.sample_count == count
+    assert (found.p90_ms is not None) == has_p90
+    assert (found.p99_ms is not None) == has_p99
+    assert (found.min_ms, found.max_ms) == (1.0, float(count))
+
+
+def test_drift_between_rounds_widens_the_interval():
+    """A thousand samples a round, each round one step slower: the samples alone would promise far too much."""
+    source = random.Random(3)
+    rounds = [[10 + step + source.random() * 0.1 for _ in range(1000)] for step in range(12)]
+    found = latency(rounds)
+    assert found.p50_low_ms < 12
+    assert found.p50_high_ms > 20
+    assert found.p50_low_ms <= found.p50_ms <= found.p50_high_ms
+
+
+def test_one_disturbed_round_of_twelve_does_not_widen_it():
+    rounds = [[10.0 + 0.01 * i] * 5 for i in range(11)] + [[500.0] * 5]
+    found = latency(rounds)
+    assert found.p50_high_ms < 11
+
+
+def test_speed_up_says_the_least_and_the_most_that_both_intervals_allow():
+    standard, flash = latency([[9.0, 10.0, 11.0] * 4]), latency([[4.0, 5.0, 6.0] * 4])
+    times, least, most = speed_up(standard, flash)
+    assert times == 2.0
+    assert least == standard.p50_low_ms / flash.p50_high_ms
+    assert most == standard.p50_high_ms / flash.p50_low_ms
+    assert least < times < most
+
+
+@given(st.floats(0.001, 1e5))
+def test_milliseconds_keep_the_figures_that_count(value):
+    text = ms(value)
+    assert float(text) == pytest.approx(value, rel=0.06)
+    assert len(text.strip("0.").replace(".", "")) <= 6
