@@ -1,0 +1,108 @@
+"""The rules of thumb for a machine where nothing was measured: which one decides, and who disagreed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from edgekit.artifact import Accuracy, Artifact, ArtifactRecord
+from edgekit.bench.candidates import Candidate
+from edgekit.errors import NoUsableArtifact, UsageError
+from edgekit.prior import Machine, prior, votes
+from edgekit.runtimes.session import SessionSettings
+from edgekit.selection import Limits
+
+GIB = 2**30
+SMALL, LARGE = Machine(memory_bytes=4 * GIB), Machine(memory_bytes=64 * GIB)
+
+
+def _candidate(name: str, precision: str, ratio: float | None = 1.0, threads: int = 1, **more) -> Candidate:
+    accuracy = None
+    if ratio is not None:
+        accuracy = Accuracy(
+            metric="top1", value=ratio, standard_value=1.0, sample_count=9, runtime="onnxruntime", isa="x"
+        )
+    record = ArtifactRecord(
+        model="m",
+        name=name,
+        file="m.onnx",
+        format="onnx",
+        precision=precision,
+        sha256=name.encode().hex().ljust(64, "0"),
+        size_bytes=1,
+        accuracy=accuracy,
+        **more,
+    )
+    return Candidate(artifact=Artifact(record=record, path=Path("m.onnx")), settings=SessionSettings(threads=threads))
+
+
+BOTH = [_candidate("standard", "float32"), _candidate("flash", "int8", 0.995)]
+
+
+@pytest.mark.parametrize(
+    ("machine", "limits", "chosen"),
+    [
+        (SMALL, Limits(), "flash"),
+        (LARGE, Limits(), "standard"),
+        (Machine(memory_bytes=None), Limits(), "standard"),
+        (Machine(memory_bytes=64 * GIB, vram_bytes=8 * GIB), Limits(), "flash"),
+        (Machine(memory_bytes=64 * GIB, vram_bytes=24 * GIB), Limits(), "standard"),
+        (Machine(memory_bytes=64 * GIB, vram_bytes=40 * GIB), Limits(), "standard"),
+        (LARGE, Limits(latency_ms=50), "standard"),
+        (LARGE, Limits(latency_ms=900), "flash"),
+        (LARGE, Limits(qps=500), "standard"),
+        (LARGE, Limits(qps=5), "flash"),
+        (Machine(memory_bytes=64 * GIB, long_term=True), Limits(), "standard"),
+        (SMALL, Limits(latency_ms=50, qps=500), "flash"),
+        (LARGE, Limits(latency_ms=50, qps=5), "standard"),
+        (Machine(memory_bytes=64 * GIB, long_term=True), Limits(qps=5), "flash"),
+    ],
+)
+def test_each_rule_and_their_order(machine, limits, chosen):
+    selection = prior(BOTH, machine, limits)
+    assert selection.artifact == chosen
+    assert selection.is_prior
+
+
+def test_the_rules_that_disagree_are_named():
+    selection = prior(BOTH, SMALL, Limits(latency_ms=50, qps=500))
+    disagreeing = [reason for reason in selection.reasons if "disagrees" in reason]
+    assert len(disagreeing) == 2
+    assert "latency" in disagreeing[0]
+    assert "throughput" in disagreeing[1]
+
+
+def test_it_says_that_it_is_a_prior_and_what_to_measure():
+    reasons = prior(BOTH, SMALL, Limits()).reasons
+    assert "nothing was measured here" in reasons[0]
+    assert "edgekit bench m" in reasons[0]
+
+
+def test_the_accuracy_floor_comes_before_latency_and_throughput():
+    poor = [_candidate("standard", "float32"), _candidate("flash", "int8", 0.9)]
+    selection = prior(poor, LARGE, Limits(latency_ms=900, qps=5))
+    assert selection.artifact == "standard"
+    assert selection.rejections[0].reason == "keeps 90.0% of the standard's accuracy, 99.0% required"
+    assert any("no flash artifact that may be used" in reason for reason in selection.reasons)
+
+
+def test_flash_of_unknown_accuracy_is_refused_unless_that_is_accepted():
+    unknown = [_candidate("standard", "float32"), _candidate("flash", "int8", None)]
+    assert prior(unknown, SMALL, Limits()).artifact == "standard"
+    assert prior(unknown, SMALL, Limits(accuracy_floor=0)).artifact == "flash"
+
+
+def test_an_unfit_artifact_is_never_the_answer():
+    only = [_candidate("flash", "int8", fit=False, why_unfit="mAP 0")]
+    with pytest.raises(NoUsableArtifact, match="mAP 0"):
+        prior(only, SMALL, Limits())
+
+
+def test_a_rule_without_its_fact_stays_silent():
+    assert votes(Machine(memory_bytes=None), Limits()) == ()
+    assert votes(LARGE, Limits(latency_ms=200, qps=70)) == ()
+
+
+def test_limits_are_checked_as_for_measured_choices():
+    with pytest.raises(UsageError):
+        prior(BOTH, SMALL, Limits(objective="speed"))
