@@ -125,6 +125,7 @@ def _start(arguments: list[str], log: Path, host: str, port: int) -> Broker:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
+            broker.stop()
             raise BrokerError(f"{host}:{port}", f"{arguments[0]} ended at once: {_last_words(log)}")
         if _accepts(host, port):
             return broker
