@@ -7,15 +7,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
-
 from edgekit.errors import EdgekitError, InputError, RequestError
 from edgekit.manifest import TensorSpec
 from edgekit.serve.exchange import aligned_body
 from edgekit.serve.protocol import DATATYPES, DTYPES, decode_request, encode_response, error_body
 from edgekit.serve.signature import Signature
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 
 def signature(dtype: str = "float32", shape: tuple[int | str, ...] = (2, 3), *, second: bool = False) -> Signature:
@@ -108,9 +107,7 @@ def test_every_datatype_comes_back_bit_for_bit_in_both_encodings(datatype, data)
 def test_binary_outputs_are_views_of_the_sessions_arrays():
     raw, head = body(tensor(), parameters={"binary_data_output": True}, outputs=[{"name": "y"}])
     y = np.zeros((2, 3), np.float32)
-    _, parts = encode_response(
-        decode_request(raw, head, signature()), {"y": y}, model="m", version="1", parameters={}
-    )
+    _, parts = encode_response(decode_request(raw, head, signature()), {"y": y}, model="m", version="1", parameters={})
     y[0, 0] = 7
     assert np.frombuffer(parts[0], np.float32)[0] == 7
 

@@ -122,6 +122,7 @@ class Daemon:
             if loading.done():
                 loading.result()
                 self._become_ready(url_of(listener))
+                signs.append(asyncio.ensure_future(self._tell_ready()))
                 await stopping
         except EdgekitError as error:
             self._failure = error
@@ -164,7 +165,6 @@ class Daemon:
         self._status = f"serving {', '.join(self._models)} on {url}"
         self._notifier.ready(self._status)
         if self._reporter is not None:
-            self._reporter.rebirth()
             self._reporter.event("started", f"ready in {took_s:.1f} s")
         self._announce(
             Ready(
@@ -214,6 +214,13 @@ class Daemon:
         while not loading.done():
             self._notifier.loading(self._status, EXTEND_S)
             await asyncio.wait({loading}, timeout=LOADING_NOTE_S)
+
+    async def _tell_ready(self) -> None:
+        """The birth that a connection opens with may be of a moment before: once connected, say it again."""
+        while self._reporter is not None and not self._reporter.state.connected:
+            await asyncio.sleep(0.2)
+        if self._reporter is not None:
+            self._reporter.rebirth()
 
     async def _feed_watchdog(self) -> None:
         """At half the period, from this loop: a loop that hangs is a daemon that hangs."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from edgekit.artifact import Artifact
+import msgspec
+
+from edgekit.artifact import STANDARD, Artifact
 from edgekit.bench.candidates import candidates, to_session
 from edgekit.config import Home, ModelConfig
 from edgekit.device.probe import Facts
@@ -82,6 +84,8 @@ def make_plan(
     stored = load_selection(home, model.name)
     if stored is not None and (plan := _stored_plan(model, wanted, stored, limits, home=home, threads=threads)):
         return plan
+    if not model.inputs:
+        _check_bare(model, wanted, home)
     logger.info("%s: nothing selected yet: measuring for %g s each", model.name, MEASURE_S)
     selection = choose(
         model,
@@ -90,7 +94,7 @@ def make_plan(
         facts=facts,
         seconds=MEASURE_S,
         progress=progress,
-        space=Space(axes=wanted.axes or None),
+        space=Space(axes=wanted.axes or None, threads=_thread_counts(wanted, threads)),
     )
     artifact = _artifact_of(selection, all_artifacts(model, home))
     assert artifact is not None, "a fresh selection names an artifact that is here"
@@ -109,6 +113,17 @@ def _stored_plan(
         logger.info("%s: the selected artifact %s has gone or changed", model.name, stored.artifact)
         return None
     return selected_plan(model, wanted, artifact, stored, threads=threads)
+
+
+def _check_bare(model: Model, wanted: ModelConfig, home: Home) -> None:
+    """A user's own file may be anything: opened once, its fault is one line instead of every candidate's."""
+    standard = msgspec.structs.replace(wanted, artifact=STANDARD)
+    plan = pinned_plan(model, standard, all_artifacts(model, home), threads=1)
+    open_session(plan.artifact.path, plan.settings).close()
+
+
+def _thread_counts(wanted: ModelConfig, share: int) -> tuple[int, ...]:
+    return (wanted.threads,) if wanted.threads else tuple(sorted({1, share}))
 
 
 def _limits(wanted: ModelConfig) -> Limits:
