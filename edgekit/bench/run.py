@@ -51,7 +51,7 @@ class Plan:
     at_once: int = 8
     "The most workers alive at the same time; one is measured, the others sleep."
     idle_s: float = 0.25
-    "The least pause before each round: its first query is the one after idle."
+    "The least pause before each round, whose first query is the one after idle; never longer than the round."
     seed: int | None = None
     "Of the order within each round; None: another one each time."
 
@@ -173,7 +173,7 @@ def _slice(run: _Run, seconds: float, plan: Plan) -> None:
     wanted = plan.max_samples - len(run.samples_ms)
     if wanted <= 0:
         return
-    time.sleep(max(0.0, plan.idle_s - (time.monotonic() - run.last_s)))
+    time.sleep(max(0.0, min(plan.idle_s, seconds) - (time.monotonic() - run.last_s)))
     share = max(-(-plan.max_samples // _ROUNDS), plan.min_samples - len(run.samples_ms))
     reply = run.process.ask(
         say.Measure(seconds=seconds, max_samples=min(wanted, share) + 1),
