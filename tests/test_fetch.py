@@ -313,3 +313,52 @@ def test_one_wheel_serves_every_model_that_is_in_it(tmp_path: Path) -> None:
         pytest.skip("the package index is not reachable")
     for name in ("ocr-detector", "ocr-recognizer"):
         assert standard_artifact(load_model(name), home, offline=True).path.is_file()
+
+
+FETCHER = """
+import sys
+from edgekit.config import Home
+from edgekit.fetch import standard_artifact
+from edgekit.manifest import Model, Source
+url, sha256, size, root = sys.argv[1:]
+source = Source(url=url, sha256=sha256, size_bytes=int(size))
+from pathlib import Path
+print(standard_artifact(Model(name="net", version="1", task="t", source=source), Home(Path(root))).path)
+"""
+
+
+def fetcher(server: Server, home: Home) -> subprocess.Popen[bytes]:
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    arguments = [sys.executable, "-c", FETCHER, server.url, sha256, str(len(CONTENT)), str(home.root)]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE)
+
+
+def test_several_processes_may_fetch_the_same_model_at_once(server: Server, home: Home) -> None:
+    children = [fetcher(server, home) for _ in range(3)]
+    paths = {child.communicate(timeout=60)[0].decode().strip() for child in children}
+    assert [child.returncode for child in children] == [0, 0, 0]
+    assert len(paths) == 1
+    assert Path(paths.pop()).read_bytes() == CONTENT
+    assert leftovers(home) == ["net.onnx"]
+
+
+def test_a_process_killed_while_fetching_leaves_nothing_under_the_final_name(server: Server, home: Home) -> None:
+    half_sent, go_on = threading.Event(), threading.Event()
+
+    def slowly(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(CONTENT)))
+        handler.end_headers()
+        handler.wfile.write(CONTENT[:300_000])
+        half_sent.set()
+        go_on.wait(30)
+
+    server.replies = [slowly, whole]
+    child = fetcher(server, home)
+    assert half_sent.wait(30)
+    child.kill()
+    child.communicate()
+    go_on.set()
+    wanted = model(url=server.url)
+    assert not cached_path(wanted.source, home).exists()
+    assert standard_artifact(wanted, home).path.read_bytes() == CONTENT

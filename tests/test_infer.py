@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -16,6 +17,10 @@ from edgekit.artifact import Artifact
 from edgekit.catalog import load_model
 from edgekit.cli.main import main
 from edgekit.pipeline.generators import pages, speech, text_lines
+from edgekit.runtimes.axes import session_axes
+
+if TYPE_CHECKING:
+    from edgekit.serve.engine import Engine
 
 Image = pytest.importorskip("PIL.Image", reason="elsewhere: images need Pillow")
 pytest.importorskip("onnxruntime", reason="elsewhere: the standard artifacts are ONNX")
@@ -243,24 +248,32 @@ def test_models_that_cannot_run_are_refused_in_one_line(
     assert Path(name).name in line
 
 
-@pytest.fixture
-def daemon() -> Iterator[str]:
-    """A real daemon's HTTP side with digits loaded; its address."""
-    uvloop = pytest.importorskip("uvloop", reason="elsewhere: the daemon's loop")
+def serve_model(engine: Engine, name: str, path: Path, artifact: str) -> None:
     from edgekit.runtimes.session import SessionSettings, open_session
-    from edgekit.serve.engine import Engine, Lane
-    from edgekit.serve.http import HttpServer
-    from edgekit.serve.routes import Routes
+    from edgekit.serve.engine import Lane
     from edgekit.serve.signature import signature_of
 
-    model = load_model("digits")
-    session = open_session(model.folder / "digits-int8.onnx", SessionSettings())
+    model = load_model(name)
+    settings = SessionSettings(axes=session_axes(model, {}))
+    session = open_session(path, settings)
     signature = signature_of(model, session.inputs, session.outputs, overrides={})
-    engine = Engine()
-    lane = Lane(model="digits", name="realtime", artifact="int8", session=session, signature=signature, recorder=None)
+    lane = Lane(model=name, name="realtime", artifact=artifact, session=session, signature=signature, recorder=None)
     lane.warm_up()
     lane.start()
-    engine.add("digits", model.version).lane = lane
+    engine.add(name, model.version).lane = lane
+
+
+@pytest.fixture(scope="module")
+def daemon(standard: Standard) -> Iterator[str]:
+    """A real daemon's HTTP side with digits and voice-activity loaded; its address."""
+    uvloop = pytest.importorskip("uvloop", reason="elsewhere: the daemon's loop")
+    from edgekit.serve.engine import Engine
+    from edgekit.serve.http import HttpServer
+    from edgekit.serve.routes import Routes
+
+    engine = Engine()
+    serve_model(engine, "digits", load_model("digits").folder / "digits-int8.onnx", "int8")
+    serve_model(engine, "voice-activity", standard("voice-activity").path, "standard")
     listener = socket.create_server(("127.0.0.1", 0))
     loop = uvloop.new_event_loop()
     is_up, stop = threading.Event(), asyncio.Event()
@@ -290,6 +303,14 @@ def test_a_daemon_answers_as_this_process_does(capsys: Capture, daemon: str, dig
     assert there["artifact"] == "int8"
     assert main(["infer", "digits", "--input", str(digit), "--url", daemon]) == 0
     assert f"int8 at {daemon}: " in capsys.readouterr().err
+
+
+def test_a_daemon_is_fed_the_state_of_a_stateful_model(capsys: Capture, daemon: str, tmp_path: Path) -> None:
+    (tmp_path / "talk.wav").write_bytes(next(speech(1, 2)).raw)
+    here = answer(capsys, "voice-activity", "--input", tmp_path / "talk.wav")
+    there = answer(capsys, "voice-activity", "--input", tmp_path / "talk.wav", "--url", daemon)
+    assert there["answer"] == here["answer"]
+    assert there["inferences"] == 188
 
 
 def test_a_daemon_that_is_not_there_or_lacks_the_model_says_so(

@@ -99,7 +99,7 @@ def encode_infer(inputs: Mapping[str, np.ndarray], parameters: Mapping[str, Any]
             "inputs": [
                 {
                     "name": name,
-                    "shape": array.shape,
+                    "shape": inputs[name].shape,  # a contiguous copy of a scalar has one axis
                     "datatype": DATATYPES[array.dtype.name],
                     "parameters": {"binary_data_size": array.nbytes},
                 }
