@@ -103,7 +103,7 @@ def select(measurements: Sequence[Measurement], limits: Limits) -> Selection:
         artifact_sha256=chosen.artifact_sha256,
         precision=chosen.precision,
         settings=chosen.settings,
-        reasons=_reasons(chosen, best, measurements, limits),
+        reasons=(*_reasons(chosen, best, measurements, limits), *_score(chosen, usable, limits)),
         rejections=tuple(Rejection(candidate=name, reason=why) for name, why in [*losers, *refused]),
         p50_ms=chosen.latency.p50_ms if chosen.latency else None,
         p99_ms=chosen.latency.p99_ms if chosen.latency else None,
@@ -255,6 +255,16 @@ def _reasons(
         reasons.append(f"p99 not supported ({chosen.latency.sample_count} samples, {SAMPLES_FOR_P99} needed)")
     reasons += [f"doubtful conditions: {doubt}" for doubt in chosen.conditions.judged_bad]
     return tuple(reasons)
+
+
+def _score(chosen: Measurement, usable: Sequence[Measurement], limits: Limits) -> list[str]:
+    """The weighted score spelt out, so that it can be checked."""
+    if limits.objective != "balanced":
+        return []
+    terms = score_terms(chosen, usable)
+    total = sum(limits.weights[name] * value for name, value in terms.items())
+    spelt = " + ".join(f"{limits.weights[name]:g} × {value:.2f} {name}" for name, value in terms.items())
+    return [f"score {total:.3f} = {spelt}; 1 is the best of what keeps the limits"]
 
 
 def _wanted(limits: Limits) -> str:

@@ -15,8 +15,8 @@ from edgekit.bench.candidates import Candidate, to_record
 from edgekit.bench.conditions import this_device
 from edgekit.bench.record import Measurement
 from edgekit.config import Home
-from edgekit.errors import ConfigError, EdgekitError
-from edgekit.fetch import standard_artifact
+from edgekit.errors import ConfigError, EdgekitError, RuntimeUnavailable
+from edgekit.fetch import all_artifacts
 from edgekit.files import write_atomic
 from edgekit.manifest import Model
 from edgekit.runtimes.available import installed_runtimes
@@ -87,21 +87,29 @@ class Verifier:
 
     @cached_property
     def _reference(self) -> Reference | None:
+        """The yardstick on the evaluation samples; None without samples. Raises EdgekitError."""
         from edgekit.build import accuracy
         from edgekit.pipeline.data import evaluation
 
         samples = tuple(evaluation(self._model))
         if not samples:
             return None
-        return accuracy.refer(self._model, self._standard.path, self._plain_settings(), samples)
+        yardstick, runtime = self._yardstick()
+        settings = SessionSettings(runtime=runtime, axes=session_axes(self._model, {}, yardstick.record.axes))
+        return accuracy.refer(self._model, yardstick.path, settings, samples)
 
-    @cached_property
-    def _standard(self) -> Artifact:
-        return standard_artifact(self._model, self._home)
+    def _yardstick(self) -> tuple[Artifact, str]:
+        """The standard, or where nothing installed reads it, another float32 file of the model.
 
-    def _plain_settings(self) -> SessionSettings:
-        runtime = next(name for name in installed_runtimes() if RUNTIMES[name] == self._standard.record.format)
-        return SessionSettings(runtime=runtime, axes=session_axes(self._model, {}))
+        Raises RuntimeUnavailable when there is none.
+        """
+        for artifact in all_artifacts(self._model, self._home):  # the standard comes first
+            if artifact.record.precision != "float32" or artifact.record.made_from_sha256 is not None:
+                continue
+            for runtime in installed_runtimes():
+                if RUNTIMES[runtime] == artifact.record.format:
+                    return artifact, runtime
+        raise RuntimeUnavailable(self._model.source.format, "no installed runtime reads the standard to compare with")
 
     def _place(self, candidate: Candidate) -> Path:
         settings = to_record(candidate.settings)

@@ -149,7 +149,14 @@ def test_the_command_prints_every_check_and_its_exit_code_tells(edgekit_home, ca
     assert {check["state"] for check in checks} <= {OK, MISSING, BROKEN}
     assert code == (1 if any(check["state"] == BROKEN for check in checks) else 0)
     names = [check["name"] for check in checks]
-    assert {"python", "onnxruntime", "openvino", "litert", "tflite", "state folder"} <= set(names)
+    assert {"python", "onnxruntime", "openvino", "litert", "state folder"} <= set(names)
+
+
+def test_tflite_runtime_is_not_asked_for_where_its_successor_runs(facts, tmp_path):
+    successor = Runtime(name="litert", version="2.3.0", loads=True, providers=(Provider(name="XNNPACK", runs=True),))
+    assert "tflite" not in _checks(facts, [successor, Runtime(name="tflite", version=None)], tmp_path)
+    both = [successor, Runtime(name="tflite", version="2.14.0", problem="dies")]
+    assert _checks(facts, both, tmp_path)["tflite"].state == BROKEN
 
 
 def test_for_people_a_fault_stands_beside_its_command(edgekit_home, capsys):

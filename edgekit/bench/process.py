@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -22,12 +23,14 @@ T = TypeVar("T")
 
 _POLL_S = 0.1
 _DEATHS = {
-    signal.SIGKILL: "killed (SIGKILL): most likely the kernel ran out of memory",
-    signal.SIGILL: "illegal instruction (SIGILL): this build of the runtime needs a CPU with more features",
-    signal.SIGSEGV: "crashed (SIGSEGV) inside the runtime",
-    signal.SIGABRT: "gave up (SIGABRT) inside the runtime",
-    signal.SIGBUS: "crashed (SIGBUS): a file was cut short while it was in use, or memory is faulty",
+    "SIGKILL": "killed (SIGKILL): most likely the kernel ran out of memory",
+    "SIGILL": "illegal instruction (SIGILL): this build of the runtime needs a CPU with more features",
+    "SIGSEGV": "crashed (SIGSEGV) inside the runtime",
+    "SIGABRT": "gave up (SIGABRT) inside the runtime",
+    "SIGBUS": "crashed (SIGBUS): a file was cut short while it was in use, or memory is faulty",
 }
+_WINDOWS_DEATHS = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000409: "SIGABRT"}
+"""Exit codes by which Windows tells the same (NTSTATUS)."""
 
 
 class CandidateFailed(Exception):
@@ -46,7 +49,8 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
         )
-        self._buffer = b""
+        self._lines: queue.Queue[bytes] = queue.Queue()
+        threading.Thread(target=self._read, name="worker-replies", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -94,24 +98,29 @@ class Process:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _read(self) -> None:
+        """Hand on every line of the worker's stdout, then an empty one: a thread, since Windows cannot poll a pipe."""
+        assert self._child.stdout is not None
+        with contextlib.suppress(ValueError):  # closed while reading
+            for line in self._child.stdout:
+                self._lines.put(line)
+        self._lines.put(b"")
+
     def _line(self, timeout_s: float) -> bytes:
         """The next line of the worker's stdout, watching its memory meanwhile."""
-        assert self._child.stdout is not None
         end = time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._child.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                if selector.select(timeout=_POLL_S):
-                    piece = os.read(self._child.stdout.fileno(), 1 << 20)
-                    if not piece:
-                        raise CandidateFailed(self._why_gone())
-                    self._buffer += piece
-                elif time.monotonic() > end:
-                    self._child.kill()
-                    raise CandidateFailed(f"hangs: no answer in {timeout_s:.0f} s")
+        while True:
+            try:
+                line = self._lines.get(timeout=_POLL_S)
+            except queue.Empty:
                 self._check_memory()
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
+                if time.monotonic() < end:
+                    continue
+                self._child.kill()
+                raise CandidateFailed(f"hangs: no answer in {timeout_s:.0f} s") from None
+            if not line:
+                raise CandidateFailed(self._why_gone())
+            return line
 
     def _check_memory(self) -> None:
         held = self.resident_bytes() if self._limit is not None else None
@@ -123,9 +132,9 @@ class Process:
 
     def _why_gone(self) -> str:
         code = self._child.wait()
-        if code < 0:
-            known = signal.Signals(-code)
-            return _DEATHS.get(known, f"died with {known.name}")
+        name = signal.Signals(-code).name if code < 0 else _WINDOWS_DEATHS.get(code)
+        if name is not None:
+            return _DEATHS.get(name, f"died with {name}")
         self._stderr.seek(0)
         said = self._stderr.read().decode("utf-8", "replace").strip()
         last = said.rpartition("\n")[2]

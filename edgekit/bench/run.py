@@ -6,7 +6,9 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +30,7 @@ Progress = Callable[[str, float], None]
 _ROUNDS = 12
 _START_TIMEOUT_S = 180.0
 _LONG_SLICE_S = 5.0
+_WORKER_BYTES = 150 * 2**20
 _WARM_UP_SHARE = 0.2
 
 
@@ -82,33 +85,41 @@ def bench(
     plan = plan or Plan()
     tell = progress or (lambda _text, _share: None)
     taken: list[Measurement] = []
-    for start in range(0, len(candidates), plan.at_once):
-        group = candidates[start : start + plan.at_once]
-        share = (start / len(candidates), len(group) / len(candidates))
-        taken += _bench_group(
-            model,
-            group,
-            plan,
-            lambda text, done, s=share: tell(text, s[0] + done * s[1]),  # type: ignore[misc]
-        )
+    size = _at_once(candidates, plan)
+    for start in range(0, len(candidates), size):
+        group = candidates[start : start + size]
+        taken += _bench_group(model, group, plan, partial(_tell_part, tell, start, len(group), len(candidates)))
     tell("done", 1.0)
     return taken
 
 
+def _at_once(candidates: Sequence[Candidate], plan: Plan) -> int:
+    """How many workers fit into half of the memory that may be used, by a generous guess for each."""
+    if plan.memory_limit_bytes is None or not candidates:
+        return plan.at_once
+    largest = max(candidate.artifact.record.size_bytes for candidate in candidates)
+    each = _WORKER_BYTES + 4 * largest
+    return max(1, min(plan.at_once, plan.memory_limit_bytes // 2 // each))
+
+
+def _tell_part(tell: Progress, start: int, count: int, total: int, text: str, share: float) -> None:
+    tell(text, (start + share * count) / total)
+
+
 def _bench_group(model: Model, group: Sequence[Candidate], plan: Plan, tell: Progress) -> list[Measurement]:
     before = conditions()
-    runs = [_Run(candidate=c, process=Process(memory_limit_bytes=plan.memory_limit_bytes)) for c in group]
-    try:
-        with tempfile.TemporaryDirectory(prefix="edgekit-bench-") as folder:
-            for i, run in enumerate(runs):
-                tell(f"starting {run.candidate.name}", _WARM_UP_SHARE * i / len(runs))
-                _guarded(run, lambda run=run, i=i: _begin(model, run, Path(folder) / f"{i}.npz", plan))  # type: ignore[misc]
-            _rounds(runs, plan, tell)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgekit-bench-")))
+        runs = [
+            _Run(candidate=c, process=stack.enter_context(Process(memory_limit_bytes=plan.memory_limit_bytes)))
+            for c in group
+        ]
+        for i, run in enumerate(runs):
+            tell(f"starting {run.candidate.name}", _WARM_UP_SHARE * i / len(runs))
+            _guarded(run, partial(_begin, model, run, folder / f"{i}.npz", plan))
+        _rounds(runs, plan, tell)
         for run in runs:
-            _guarded(run, lambda run=run: _finish(run, plan))  # type: ignore[misc]
-    finally:
-        for run in runs:
-            run.process.close()
+            _guarded(run, partial(_finish, run, plan))
     return [_row(model, run, before) for run in runs]
 
 
@@ -153,11 +164,11 @@ def _rounds(runs: Sequence[_Run], plan: Plan, tell: Progress) -> None:
         for run in order.sample(list(runs), len(runs)):
             tell(f"measuring {run.candidate.name}", _WARM_UP_SHARE + (1 - _WARM_UP_SHARE) * done / steps)
             done += 1
-            _guarded(run, lambda run=run: _slice(run, slice_s, plan))  # type: ignore[misc]
+            _guarded(run, partial(_slice, run, slice_s, plan))
     for run in runs:
         while _needs_more(run, plan):
             tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {plan.min_samples} samples", 1.0)
-            _guarded(run, lambda run=run: _slice(run, max(slice_s, _LONG_SLICE_S), plan))  # type: ignore[misc]
+            _guarded(run, partial(_slice, run, max(slice_s, _LONG_SLICE_S), plan))
 
 
 def _needs_more(run: _Run, plan: Plan) -> bool:

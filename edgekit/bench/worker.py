@@ -114,7 +114,11 @@ class Worker:
 
 
 def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int | None:
-    """The most resident memory so far. None where the kernel does not tell. Check by hand: grep VmHWM."""
+    """The most resident memory so far. None where the system does not tell. Check by hand: grep VmHWM."""
+    if sys.platform == "darwin":
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, unlike elsewhere
     try:
         lines = status.read_text(encoding="ascii").splitlines()
     except OSError:

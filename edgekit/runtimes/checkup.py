@@ -90,11 +90,17 @@ def _home(home: Path) -> Check:
 
 
 def _runtimes(runtimes: Sequence[Runtime]) -> list[Check]:
-    checks = [_runtime(runtime) for runtime in runtimes]
+    checks = [_runtime(runtime) for runtime in runtimes if runtime.version or _can_install(runtime, runtimes)]
     if not any(check.state == OK for check in checks):
         mend = f"{sys.executable} -m pip install onnxruntime"
         checks.append(Check(name="any runtime", state=BROKEN, detail="none runs, so no model can", mend=mend))
     return checks
+
+
+def _can_install(runtime: Runtime, runtimes: Sequence[Runtime]) -> bool:
+    """tflite-runtime ended with Python 3.11, and who has its successor needs it no more."""
+    successor = any(other.name == "litert" and other.loads for other in runtimes)
+    return runtime.name != "tflite" or (sys.version_info < (3, 12) and not successor)
 
 
 def _runtime(runtime: Runtime) -> Check:
