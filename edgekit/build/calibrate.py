@@ -45,7 +45,8 @@ def ranges(
     steps = len(samples) * (1 if method == "minmax" else 2)
     for step, sample in enumerate(samples):
         for name, values in run(sample):
-            lows[name], highs[name] = min(lows[name], values.min()), max(highs[name], values.max())
+            # not min() and max(): NaN must come through
+            lows[name], highs[name] = np.minimum(lows[name], values.min()), np.maximum(highs[name], values.max())
         _report(progress, (step + 1) / steps)
     for name in tensors:
         if not (np.isfinite(lows[name]) and np.isfinite(highs[name])):
@@ -88,7 +89,8 @@ class _Observed:
         self.session = ort.open_model(watched.SerializeToString(), "calibration")
 
     def __call__(self, sample: Sample) -> Iterable[tuple[str, np.ndarray]]:
-        results = dict(zip(self.inner, ort.run(self.session, self.inner, sample), strict=True))
+        computed = ort.run(self.session, self.inner, sample) if self.inner else []
+        results = dict(zip(self.inner, computed, strict=True))
         for name in self.tensors:
             values = results.get(name, sample.get(name))
             if values is not None and values.size:
@@ -110,7 +112,7 @@ def _percentile(counts: np.ndarray, span: Range, dropped: float = 1e-4) -> Range
     total = np.cumsum(counts) / max(counts.sum(), 1)
     first = int(np.searchsorted(total, dropped))
     last = int(np.searchsorted(total, 1 - dropped))
-    return Range(max(span.low, low + first * width), min(span.high, low + (last + 1) * width))
+    return Range(float(max(span.low, low + first * width)), float(min(span.high, low + (last + 1) * width)))
 
 
 def _entropy(counts: np.ndarray, span: Range, levels: int = 256) -> Range:
@@ -125,7 +127,7 @@ def _entropy(counts: np.ndarray, span: Range, levels: int = 256) -> Range:
             break  # narrower windows only clip more; past this, what the divergence gains the network loses
         divergence = _divergence(counts, start, stop, levels)
         if divergence < best:
-            best, best_range = divergence, Range(low + start * width, low + stop * width)
+            best, best_range = divergence, Range(float(low + start * width), float(low + stop * width))
     return best_range
 
 

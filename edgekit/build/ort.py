@@ -32,6 +32,8 @@ def open_model(
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except FAILURES as e:
+        if save is not None and "serialization failed" in str(e):
+            raise ArtifactError(save.parent, "cannot be written: the disk of the temporary folder is full") from e
         raise ArtifactError(purpose, f"onnxruntime {onnxruntime.__version__} cannot load it: {one_line(e)}") from e
 
 

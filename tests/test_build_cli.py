@@ -1,0 +1,76 @@
+"""`edgekit build` as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from edgekit.catalog import data_folder
+from edgekit.cli.main import main
+from onnx import numpy_helper
+
+DIGITS = data_folder("models") / "digits"
+
+
+def test_the_table_names_size_accuracy_and_fit(edgekit_home, capsys):
+    assert main(["build", "digits"]) == 0
+    out, err = capsys.readouterr()
+    line = next(line for line in out.splitlines() if line.startswith("flash-int8-static"))
+    assert "int8" in line
+    assert "×" in line
+    assert line.rstrip().endswith("yes")
+    assert "flash-int8-dynamic: not built: " in err
+
+
+def test_explain_prints_the_recipe_and_the_kernels(edgekit_home, capsys):
+    assert main(["build", "digits", "--explain"]) == 0
+    out, _ = capsys.readouterr()
+    assert "ranges: minmax over" in out
+    assert "runs as: QLinearConv" in out
+    assert "key" not in out
+
+
+def test_json_holds_the_records(edgekit_home, capsys):
+    assert main(["build", "digits", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    names = [artifact["name"] for artifact in value["artifacts"]]
+    assert names[0] == "standard"
+    assert "flash-int8-static" in names
+    assert value["refused"].keys() == {"standard-optimized", "flash-int8-dynamic"}
+
+
+def test_a_litert_model_is_a_truthful_no(edgekit_home, capsys):
+    assert main(["build", str(DIGITS / "digits.tflite")]) == 1
+    assert "builds from ONNX only" in capsys.readouterr().out
+
+
+def test_bad_files_give_one_line_and_no_traceback(edgekit_home, tmp_path, capsys):
+    raw = (DIGITS / "digits.onnx").read_bytes()
+    (tmp_path / "cut.onnx").write_bytes(raw[: len(raw) // 2])
+    (tmp_path / "text.onnx").write_text("no model at all\n" * 9)
+    model = onnx.load(str(DIGITS / "digits.onnx"))
+    weight = next(t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT)
+    weight.CopyFrom(numpy_helper.from_array(np.full_like(numpy_helper.to_array(weight), np.nan), weight.name))
+    onnx.save(model, str(tmp_path / "nan.onnx"))
+    for name in ("cut", "text", "nan", "absent"):
+        assert main(["build", str(tmp_path / f"{name}.onnx")]) == 5
+        err = capsys.readouterr().err
+        assert err.startswith("edgekit build: ")
+        assert name in err
+        assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["digits", "--axis", "side"],
+        ["digits", "--axis", "side=3"],
+        ["digits", "--labels", "x.npy"],
+        ["digits", "--calibration", "absent.npz"],
+    ],
+)
+def test_options_that_do_not_go_together_exit_with_two(edgekit_home, capsys, arguments):
+    assert main(["build", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("edgekit build: ")
