@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -206,6 +207,7 @@ class Feeder:
         self.messages: list[Received] = []
         self.connected = True
         self.state = "connected"
+        self.overrun = 0
         self.started = self.stopped = False
 
     def start(self) -> None:
@@ -230,6 +232,12 @@ def lived(*, windows: int = 60, now_s: float = NOW_S) -> tuple[Feeder, Folder, V
     view = folder.step(now_s) or view
     assert view is not None
     return source, folder, view
+
+
+@cache
+def lived_view() -> View:
+    """The last view of an hour's sixth in the simulated fleet; made once for all tests."""
+    return lived()[2]
 
 
 def screen_lines(app: App[None]) -> list[str]:

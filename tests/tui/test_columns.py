@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tui.simulated import lived
+from tests.tui.simulated import lived_view
 
 from edgekit_tui.columns import arrange, columns, gap_of, sort_rows, widest
 from edgekit_tui.table import FleetTable
 
-ROWS = lived(windows=40)[2].rows
+ROWS = lived_view().rows
 BY_ID = {column.id: column for column in columns()}
 
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from edgekit.fleet import Device
 from edgekit.telemetry.messages import LaneMetrics, OutboxState
-from tests.tui.simulated import NOW_S, lived
+from tests.tui.simulated import NOW_S, lived_view
 
 from edgekit_tui import detail, tiles
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs, Lines, width_of
 
-VIEW = lived()[2]
+VIEW = lived_view()
 DEVICE = VIEW.fleet.devices["berlin", "line-2-cam"]
 ROW = next(row for row in VIEW.rows if row.device == "line-2-cam")
 BARE = Device(site="lab", device="new")
@@ -60,9 +60,9 @@ def test_a_bare_device_says_what_is_missing_instead_of_showing_zeros() -> None:
 def test_the_selection_gives_reasons_and_rejections() -> None:
     text = text_of(detail.selection(DEVICE, 100, UNICODE))
     assert "✓ fastest measured p50 here: 57.60 ms" in text
-    assert "✗ ocr-int8-dynamic: p99 345.6 ms is over the limit of 40 ms" in text
+    assert "✗ ocr-int8-dynamic: p99 345.6 ms is over the limit of 96 ms" in text
     assert "accuracy 99.4 % of the standard" in text
-    assert "limit    40.0 ms" in text
+    assert "limit    96.0 ms" in text
 
 
 def test_lanes_show_errors_rejections_hits_and_both_latencies() -> None:
@@ -113,9 +113,12 @@ def test_the_state_bar_gives_even_one_device_in_a_thousand_a_cell() -> None:
     assert [(len(text), ink) for text, ink in bar] == [(29, "good"), (1, "bad")]
 
 
-def test_health_tells_lost_windows_and_unreadable_messages() -> None:
-    view = replace(VIEW, totals=replace(VIEW.totals, gaps=12, malformed=3))
-    assert "12 windows missing, 3 unreadable" in text_of(tiles.broker_tile(view, 60, UNICODE, NOW_S))
+def test_health_tells_what_was_lost_in_words_or_where_it_is_narrow_as_a_number() -> None:
+    view = replace(VIEW, totals=replace(VIEW.totals, gaps=12, malformed=3), link=replace(VIEW.link, overrun=5))
+    wide, narrow = (text_of(tiles.broker_tile(view, width, UNICODE, NOW_S)) for width in (80, 26))
+    assert "12 windows missing, 5 not taken in time, 3 unreadable" in wide
+    assert narrow.endswith("20 lost")
+    assert "lost" not in text_of(tiles.broker_tile(VIEW, 26, UNICODE, NOW_S))
 
 
 def test_a_p99_on_too_few_samples_is_marked() -> None:

@@ -127,7 +127,7 @@ def test_the_console_from_start_to_quit(broker: Mosquitto, terminal: Terminal) -
     terminal.shows("5 of 14")
     terminal.press("Escape")
     terminal.shows("mail-scan")
-    terminal.press("d", "d", "d", "g", "Enter")
+    terminal.press("d", "d", "g", "Enter")
     terminal.shows("fleet › lab › bench-coral", "connection lost", "selection")
     terminal.press("Escape")
     terminal.shows("models on devices")
@@ -175,7 +175,7 @@ def test_ten_silent_devices_cost_next_to_nothing(broker: Mosquitto, terminal: Te
     children = Path(f"/proc/{pane}/task/{pane}/children").read_text().split()
     time.sleep(1.5)
     before, started = cpu_s(children[0]), time.monotonic()
-    time.sleep(4)
+    time.sleep(3)
     share = (cpu_s(children[0]) - before) / (time.monotonic() - started)
     assert share <= 0.02, f"{share:.1%} of a core while nothing happens"
 
@@ -186,24 +186,24 @@ def cpu_s(pid: str) -> float:
 
 
 def test_once_prints_the_table_and_json(broker: Mosquitto) -> None:
-    ask = [*CONSOLE, "--port", str(broker.port), "--once", "--wait", "6"]
+    ask = [*CONSOLE, "--port", str(broker.port), "--once", "--wait", "5"]
     reader = subprocess.Popen([*ask, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.5)
+    time.sleep(1)
     broker.publish(*lived_until_now(3))
     out, err = reader.communicate(timeout=30)
     assert reader.returncode == 0, err
     value = json.loads(out)
     assert value["totals"]["devices"] == 12
     assert {row["device"] for row in value["rows"]} == {device for _, device, *_ in simulated.FLEET}
-    again = subprocess.run([*ask[:-1], "1.5"], capture_output=True, text=True, timeout=30)
+    again = subprocess.run([*ask[:-1], "1"], capture_output=True, text=True, timeout=30)
     assert again.returncode == 0, again.stderr
     assert "ocr-detector" in again.stdout, "births are retained: the models are known without a window"
 
 
 def test_a_snapshot_of_an_empty_broker_is_a_truthful_no(broker: Mosquitto, tmp_path: Path) -> None:
     path = tmp_path / "empty.svg"
-    ask = [*CONSOLE, "--port", str(broker.port), "--snapshot", str(path), "--wait", "1.5", "--size", "100x30"]
+    ask = [*CONSOLE, "--port", str(broker.port), "--snapshot", str(path), "--wait", "1", "--size", "100x30"]
     done = subprocess.run(ask, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1, done.stderr
-    assert "no device was heard within 1.5 s" in done.stderr
+    assert "no device was heard within 1 s" in done.stderr
     assert "no devices yet" in "".join(ET.parse(path).getroot().itertext()).replace("\xa0", " ")

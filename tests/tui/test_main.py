@@ -61,6 +61,18 @@ def test_a_broker_that_is_not_there_is_exit_four_in_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_failing_handler_ends_the_console_without_a_traceback() -> None:
+    code = (
+        "from edgekit_tui.app import Console\n"
+        "app = Console(clock=lambda: 1 / 0)\n"
+        "app.run(headless=True, size=(80, 24))\n"
+        "print(repr(app.error))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stdout.strip().endswith("ZeroDivisionError('division by zero')")
+
+
 def test_the_theme_names_of_the_command_line_are_those_that_exist() -> None:
     from edgekit_tui.main import THEME_NAMES
 

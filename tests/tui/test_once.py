@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from edgekit.errors import BrokerError, ConfigError
 from tests.tui import simulated
-from tests.tui.simulated import NOW_S, Feeder, lived
+from tests.tui.simulated import NOW_S, Feeder, lived, lived_view
 
 from edgekit_tui.app import Console
 from edgekit_tui.draw import ASCII, UNICODE
 from edgekit_tui.feed import Folder
 from edgekit_tui.once import as_json, as_table, gather, is_complete, snapshot
 
-VIEW = lived()[2]
+VIEW = lived_view()
 
 
 def test_json_has_the_fields_of_the_values() -> None:

@@ -51,14 +51,20 @@ def test_the_limit_is_drawn_where_it_belongs_and_only_when_it_fits() -> None:
 
 
 def test_a_missing_window_breaks_the_line() -> None:
-    holed = Series(name="p", ink="p50", points=((0.0, 5.0), (10.0, None), (20.0, 5.0)))
-    whole = Series(name="p", ink="p50", points=((0.0, 5.0), (20.0, 5.0)))
+    holed = Series(name="p", ink="p50", points=((0.0, 5.0), (50.0, None), (90.0, 5.0)))
+    whole = Series(name="p", ink="p50", points=((0.0, 5.0), (90.0, 5.0)))
 
     def dots(series: Series) -> int:
         return sum(text.count("*") for line in plot([series], 40, 10, glyphs=ASCII) for text, _ in line)
 
     assert dots(holed) == 2
     assert dots(whole) > 20
+
+
+def test_the_first_points_stand_at_the_right_edge() -> None:
+    young = Series(name="p", ink="p50", points=((1000.0, 5.0), (1002.0, 5.0)))
+    (row,) = [text for line in plot([young], 60, 10, glyphs=ASCII) if "*" in (text := "".join(t for t, _ in line))]
+    assert row.index("*") > 50
 
 
 def test_the_axis_tells_how_long_the_plot_reaches_back() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from edgekit.errors import UsageError
-from tests.tui.simulated import NOW_S, lived
+from tests.tui.simulated import NOW_S, lived_view
 
 from edgekit_tui.query import parse_query
 
-ROWS = lived()[2].rows
+ROWS = lived_view().rows
 
 
 def kept(text: str) -> set[str]:

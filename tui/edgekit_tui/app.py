@@ -77,7 +77,7 @@ class Console(App[None]):
         super().__init__()
         self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self.error: BaseException | None = None
-        "Why the worker ended, if it did."
+        "Why the worker or a handler failed, if one did."
         self._clock = clock
         self._opening = opening
         self._exit_after_s = exit_after_s
@@ -140,6 +140,12 @@ class Console(App[None]):
             key = keys[(keys.index(message.key) + message.step) % len(keys)]
             self.screen.turn_to(key, self._clock())
             fleet.select(key)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """An error in a handler ends the console; Textual would print its traceback, here main.py tells it."""
+        self.error = self.error or error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(KEYS, self.glyphs))

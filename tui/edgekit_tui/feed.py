@@ -32,6 +32,11 @@ class Source(Protocol):
         """A few words on the connection, for people."""
         ...
 
+    @property
+    def overrun(self) -> int:
+        """Messages lost here, because they came faster than they were drained."""
+        ...
+
     def start(self) -> None: ...
     def drain(self) -> list[Received]: ...
     def stop(self) -> None: ...
@@ -48,6 +53,7 @@ class Link:
     "It has been up since the start, so a loss is a reconnect."
     since_s: float
     "Unix time of the last change between up and down."
+    overrun: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +85,7 @@ class Folder:
         self._source = source
         self._fleet = Fleet()
         self._book: Book = {}
-        self._link = Link(endpoint=endpoint, connected=False, state="", was_connected=False, since_s=0.0)
+        self._link = Link(endpoint=endpoint, connected=False, state="", was_connected=False, since_s=0.0, overrun=0)
         self._trend: tuple[TrendPoint, ...] = ()
         self._view: View | None = None
         self._aged_s = 0.0
@@ -124,6 +130,7 @@ class Folder:
             endpoint=self._link.endpoint,
             connected=connected,
             state=self._source.state,
+            overrun=self._source.overrun,
             was_connected=self._link.was_connected or connected,
             since_s=now_s if connected != self._link.connected or not self._link.since_s else self._link.since_s,
         )

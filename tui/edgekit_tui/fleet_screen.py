@@ -141,15 +141,16 @@ class FleetScreen(ViewScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The footer offers what makes sense now."""
-        is_open = self.query_one("#filter-bar").has_class("-open") if self.is_mounted else False
+        is_open = self.is_mounted and self.query_one("#filter-bar").display
         if action == "filter":
             return not is_open
         return bool(self._query.text) or is_open if action == "clear" else super().check_action(action, parameters)
 
     def action_filter(self) -> None:
-        self.query_one("#filter-bar").add_class("-open")
+        self.query_one("#filter-bar").display = True
+        # at once: what is typed next must not be taken for keys of the table
+        self.set_focus(self.query_one("#filter", Input))
         self.refresh_bindings()
-        self.query_one("#filter", Input).focus()
 
     def action_clear(self) -> None:
         """Escape: close the bar and show everything again."""
@@ -173,8 +174,8 @@ class FleetScreen(ViewScreen):
         self._close_bar()
 
     def _close_bar(self) -> None:
-        self.query_one("#filter-bar").remove_class("-open")
-        self.query_one(FleetTable).focus()
+        self.query_one("#filter-bar").display = False
+        self.set_focus(self.query_one(FleetTable))
         self.refresh_bindings()
 
 

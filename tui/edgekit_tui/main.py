@@ -122,7 +122,7 @@ def watch(args: argparse.Namespace, source: Source, folder: Folder) -> int:
         return app.return_code or 0
     if args.debug or isinstance(app.error, EdgekitError):
         raise app.error
-    print(f"edgekit-console: the reader failed: {app.error!r}; --debug shows where", file=sys.stderr)
+    print(f"edgekit-console: internal error: {app.error!r}; --debug shows where", file=sys.stderr)
     return 5
 
 

@@ -12,6 +12,9 @@ from edgekit_tui.draw import Glyphs, Line, Lines
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 "Braille dot bits by column and row in the cell; source: Unicode chart U+2800."
 
+LEAST_SPAN_S = 60.0
+"The first points of a plot stand at its right edge instead of being stretched over it."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
@@ -55,8 +58,9 @@ def plot(series: Sequence[Series], width: int, height: int, *, glyphs: Glyphs, l
     top = nice_above(max(highest, shown_limit or 0.0) * 1.05)
     labels = [f"{value:.4g}" for value in (top, top / 2, 0)]
     margin = max(len(label) for label in labels)
-    start, end = min(at for at, _ in known), max(at for at, _ in known)
-    frame = Frame(columns=width - margin - 2, rows=height - 2, start_s=start, end_s=max(end, start + 1.0), top=top)
+    end = max(at for at, _ in known)
+    start = min(end - LEAST_SPAN_S, *(at for at, _ in known))
+    frame = Frame(columns=width - margin - 2, rows=height - 2, start_s=start, end_s=end, top=top)
     cells: dict[tuple[int, int], tuple[int, str, str]] = {}
     for one in series:
         for x, y in _dots(one.points, frame):

@@ -9,7 +9,7 @@ THEMES = (
         name="edgekit",
         primary="#4cc2ff", secondary="#7a8cff", accent="#ffb454", foreground="#d7dde8", background="#0b0f16",
         surface="#10151f", panel="#182030", success="#5fd38d", warning="#f2c14e", error="#ff6b6b", dark=True,
-        variables={"faint": "#77839a", "track": "#2b3548", "p99-color": "#ff9e64", "spark-color": "#9a6a4c",
+        variables={"faint": "#77839a", "track": "#2b3548", "p99-color": "#ffae57", "spark-color": "#9a6a4c",
                    "hush-color": "#3d7a5a", "model-color": "#b9a7ff",
                    "cursor-bg": "#1f3350", "border-color": "#2c3a52", "footer-key-foreground": "#ffb454"},
     ),
