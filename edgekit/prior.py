@@ -108,7 +108,7 @@ def _why_not(candidate: Candidate, limits: Limits) -> str | None:
         return None
     ratio = record.accuracy.ratio if record.accuracy else None
     if ratio is None:
-        return "its accuracy was never measured; an accuracy floor of 0 accepts that"
+        return "its accuracy is not known; an accuracy floor of 0 accepts that"
     if ratio < limits.accuracy_floor:
         return f"keeps {ratio:.1%} of the standard's accuracy, {limits.accuracy_floor:.1%} required"
     return None

@@ -138,7 +138,7 @@ def _why_inaccurate(m: Measurement, limits: Limits) -> str | None:
     if limits.accuracy_floor <= 0:
         return None
     if m.accuracy_ratio is None:
-        return "its accuracy was never measured; an accuracy floor of 0 accepts that"
+        return f"its accuracy is not known ({m.accuracy_note or 'not measured'}); an accuracy floor of 0 accepts that"
     if m.accuracy_ratio < limits.accuracy_floor:
         return f"keeps {m.accuracy_ratio:.1%} of the standard's accuracy, {limits.accuracy_floor:.1%} required"
     return None
