@@ -1,4 +1,4 @@
-"""Accuracy is a figure of one artifact in one runtime on one CPU: measured there, kept, and honest when it cannot be."""
+"""Accuracy belongs to one artifact in one runtime on one CPU: measured there, kept, honest when it cannot be."""
 
 from __future__ import annotations
 
