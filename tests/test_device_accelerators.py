@@ -253,7 +253,7 @@ def test_rockchips_spellings_are_one_npu(plant: Plant, soc: str) -> None:
     [
         ({"sys/kernel/debug/rknpu/version": "RKNPU driver: v0.9.8\n"}, True),
         ({"dev/rknpu": ""}, True),
-        ({"dev/dri/renderD9": "", "sys/class/drm/renderD9/device/uevent": "OF_COMPATIBLE_0=rockchip,rk3588-rknpu"}, True),
+        ({"dev/dri/renderD9": "", "sys/class/drm/renderD9/device/uevent": "OF_COMPATIBLE_0=rockchip,x-rknpu"}, True),
         ({"dev/dri/renderD128": "", "sys/class/drm/renderD128/device/uevent": "DRIVER=panthor\n"}, None),
         ({"sys/module/rknpu/refcnt": "0"}, False),
         ({"proc/version": "Linux version 6.12.1-edge\n"}, False),
