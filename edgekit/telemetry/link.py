@@ -87,7 +87,7 @@ class Link:
         self._direct: deque[Outgoing] = deque()
         self._connection: Connection | None = None
         self._stopping, self._reopen = threading.Event(), threading.Event()
-        self._suspects = False
+        self._suspects = self._delivered = False
         self._farewell: Sequence[Outgoing] = ()
         self._flush_until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"mqtt {client_id}", daemon=True)
@@ -124,11 +124,11 @@ class Link:
         self._farewell, self._flush_until = farewell, time.monotonic() + timeout_s
         self._stopping.set()
         if (connection := self._connection) is not None and not self.state.connected:
-            connection.lost = "stopped"  # nothing to say yet: do not wait for its answer
+            connection.lost = "given up"  # nothing to say yet: do not wait for its answer
         self._wake()
         if self._thread.is_alive():
             self._thread.join(timeout_s + 2.0)
-        return self.state.text == "stopped"
+        return self._delivered
 
     def _wake(self) -> None:
         if (connection := self._connection) is not None:
@@ -152,8 +152,9 @@ class Link:
             if taken_over:
                 wait_s = self._takeover_wait_s * random.uniform(1.0, 2.0)
             self._stopping.wait(wait_s)
-        if self.state.text != "stopped":
-            self._say(LinkState(connected=False, text="stopped before everything was delivered"))
+        if not self._delivered:
+            left = f"with {self.outbox.depth} messages undelivered" if self.outbox.depth else "without a connection"
+            self._say(LinkState(connected=False, text=f"stopped {left}"))
 
     def _connect_and_serve(self) -> bool:
         """One connection from beginning to end. True if another client took it. Raises BrokerError."""
@@ -173,6 +174,7 @@ class Link:
             self._connection = None
             connection.close(clean=clean)
         if clean:
+            self._delivered = True
             self._say(LinkState(connected=False, text="stopped"))
         elif connection.lost:
             self._say(LinkState(connected=False, text=connection.lost, taken_over=connection.taken_over))
@@ -190,7 +192,8 @@ class Link:
             except BrokerError as e:
                 self._connection = None
                 connection.close(clean=False)
-                if isinstance(e, ProtocolRefused) and protocol is not self._protocols[-1]:
+                is_last = protocol is self._protocols[-1] or self._stopping.is_set()
+                if isinstance(e, ProtocolRefused) and not is_last:
                     continue
                 raise
             self._protocols = sorted(self._protocols, key=lambda p: p is not protocol)  # what worked comes first

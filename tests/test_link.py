@@ -1,0 +1,336 @@
+"""The link: delivered once and for all, reconnecting, TLS and passwords, brokers that misbehave."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from edgekit.config import MqttConfig
+from edgekit.errors import ConfigError
+from edgekit.telemetry.access import Role, User
+from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
+from edgekit.telemetry.connection import Outgoing
+from edgekit.telemetry.link import Link, LinkState, Opening
+from edgekit.telemetry.messages import Received
+
+needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
+KINDS = [pytest.param("mosquitto", marks=[pytest.mark.broker, needs_mosquitto]), "amqtt"]
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class Ears:
+    """What a link received and went through."""
+
+    def __init__(self) -> None:
+        self.messages: list[Received] = []
+        self.states: list[LinkState] = []
+
+    def payloads(self, topic: str) -> list[bytes]:
+        return [m.payload for m in self.messages if m.topic == topic]
+
+
+class Network:
+    """Links and brokers of one test, all ended with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.links, self.brokers = folder, list[Link](), list[Broker]()
+
+    def broker(self, kind: str = "mosquitto", **options: object) -> Broker:
+        if kind == "amqtt":
+            pytest.importorskip("amqtt", reason="amqtt is not installed")
+        broker = start_broker(self.folder / kind, kind=kind, **options)  # type: ignore[arg-type]
+        self.brokers.append(broker)
+        return broker
+
+    def link(
+        self,
+        port: int,
+        *,
+        name: str = "a-link",
+        reads: tuple[str, ...] = (),
+        opening: Callable[[], Opening] = Opening,
+        takeover_wait_s: float = 30.0,
+        **settings: object,
+    ) -> tuple[Link, Ears]:
+        ears = Ears()
+        config = MqttConfig(**{"host": "127.0.0.1", "port": port, **settings})  # type: ignore[arg-type]
+        link = Link(
+            config,
+            client_id=name,
+            subscriptions=reads,
+            opening=opening,
+            on_message=ears.messages.append,
+            on_state=ears.states.append,
+            takeover_wait_s=takeover_wait_s,
+        )
+        self.links.append(link)
+        link.start()
+        return link, ears
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    made = Network(tmp_path)
+    yield made
+    for link in made.links:
+        link.stop(timeout_s=0.2)
+    for broker in made.brokers:
+        broker.stop()
+
+
+def connected(link: Link) -> bool:
+    return until(lambda: link.state.connected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_stored_before_the_connection_arrives_in_order(network: Network, kind: str) -> None:
+    broker = network.broker(kind)
+    reader, ears = network.link(broker.port, name="reader", reads=("t/#",))
+    assert connected(reader)
+    opening = Opening(will=Outgoing("t/will", b"dead"), first=[Outgoing("t/hi", b"hi")])
+    writer, _ = network.link(broker.port, name="writer", opening=lambda: opening)
+    for i in range(100):
+        writer.store("t/data", b"%d" % i)
+    assert until(lambda: len(ears.messages) == 101)
+    assert ears.messages[0].topic == "t/hi"
+    assert ears.payloads("t/data") == [b"%d" % i for i in range(100)]
+    assert until(lambda: writer.outbox.depth == 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stop_delivers_everything_and_the_farewell_before_it_disconnects(network: Network, kind: str) -> None:
+    broker = network.broker(kind)
+    reader, ears = network.link(broker.port, name="reader", reads=("t/#",))
+    writer, _ = network.link(broker.port, name="writer", opening=lambda: Opening(will=Outgoing("t/status", b"will")))
+    assert connected(reader)
+    assert connected(writer)
+    for i in range(200):
+        writer.store("t/data", b"%d" % i)
+    assert writer.stop([Outgoing("t/status", b"goodbye")])
+    assert until(lambda: ears.payloads("t/status") == [b"goodbye"])
+    assert len(ears.payloads("t/data")) == 200
+    time.sleep(0.2)
+    assert ears.payloads("t/status") == [b"goodbye"]
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_a_restarted_broker_is_found_again_and_nothing_stored_is_lost(network: Network) -> None:
+    broker = network.broker()
+    opening = Opening(first=[Outgoing("t/born", b"born", retain=True)])
+    writer, ears = network.link(broker.port, name="writer", opening=lambda: opening)
+    assert connected(writer)
+    broker.stop()
+    assert until(lambda: not writer.state.connected)
+    for i in range(50):
+        writer.store("t/data", b"%d" % i)
+    assert writer.outbox.depth == 50
+    again = network.broker(port=broker.port)
+    reader, heard = network.link(again.port, name="reader", reads=("t/#",))
+    assert connected(reader)
+    assert connected(writer)
+    assert until(lambda: writer.outbox.depth == 0)
+    assert set(heard.payloads("t/data")) <= {b"%d" % i for i in range(50)}
+    assert [state.connected for state in ears.states][:2] == [True, False]
+    assert until(lambda: len(heard.payloads("t/born")) >= 1)
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_two_clients_with_one_id_fight_ever_more_slowly(network: Network) -> None:
+    # mosquitto 2.0 does not say why it hangs up, so only the back-off keeps the two apart.
+    broker = network.broker()
+    _, ears = network.link(broker.port, name="same")
+    _, others = network.link(broker.port, name="same")
+    assert until(lambda: len(ears.states) + len(others.states) >= 4)
+    time.sleep(4.0)
+    assert len(ears.states) + len(others.states) <= 24
+
+
+def test_a_takeover_that_the_broker_names_is_reported_and_waited_out(network: Network) -> None:
+    connack, session_taken_over = b"\x20\x03\x00\x00\x00", b"\xe0\x02\x8e\x00"  # MQTT 5.0, sections 3.2 and 3.14
+    with serve_bytes(connack + session_taken_over) as server:
+        link, ears = network.link(server.getsockname()[1], takeover_wait_s=60.0)
+        assert until(lambda: any(state.taken_over for state in ears.states))
+        time.sleep(1.5)
+        assert link.failures == 1
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_a_wrong_password_is_said_and_a_rotated_one_is_read_without_a_restart(network: Network, tmp_path: Path) -> None:
+    broker = network.broker(users=[User(name="operator", role=Role.OPERATOR, password="right")])
+    secret = tmp_path / "secret"
+    secret.write_text("wrong\n")
+    link, _ = network.link(broker.port, username="operator", password_file=str(secret))
+    assert until(lambda: "Not authorized" in link.state.text)
+    secret.write_text("right\n")
+    assert connected(link)
+    assert "wrong" not in repr(link.state)
+
+
+def test_settings_that_can_never_connect_are_refused_at_once(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nothing")
+    bad: list[tuple[dict[str, object], str]] = [
+        ({}, "host"),
+        ({"host": "h", "password_file": missing}, "password_file"),
+        ({"host": "h", "tls": True, "ca_file": missing}, "ca_file"),
+        ({"host": "h", "ca_file": missing}, "tls"),
+        ({"host": "h", "tls": True, "certificate_file": missing}, "key_file"),
+    ]
+    for settings, key in bad:
+        with pytest.raises(ConfigError, match=key):
+            Link(
+                MqttConfig(**settings),  # type: ignore[arg-type]
+                client_id="x",
+                subscriptions=(),
+                opening=Opening,
+                on_message=lambda _: None,
+            )
+
+
+def serve_bytes(answer: bytes | None, *, hold_s: float = 0.0) -> socket.socket:
+    """A server that reads, answers `answer` to everyone (None: nothing), and hangs up after `hold_s`."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            with client:
+                client.settimeout(2.0)
+                client.recv(1024)
+                if answer is not None:
+                    client.sendall(answer)
+                time.sleep(hold_s)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return server
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x00", b"\x20\x02\x00", b"\xff" * 64, b""]
+)
+def test_a_server_that_is_no_broker_is_an_error_in_words_not_a_crash(network: Network, answer: bytes) -> None:
+    with serve_bytes(answer) as server:
+        link, _ = network.link(server.getsockname()[1])
+        assert until(lambda: link.failures > 0)
+        assert not link.state.connected
+        assert link.state.text not in ("", "not started")
+        link.stop(timeout_s=0.1)
+
+
+def test_a_broker_that_accepts_and_stalls_does_not_hold_up_the_stop(network: Network) -> None:
+    with serve_bytes(None, hold_s=30.0) as server:
+        link, _ = network.link(server.getsockname()[1])
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert not link.stop(timeout_s=0.5)
+        assert time.monotonic() - began < 2.0
+
+
+def test_an_unreachable_broker_is_tried_again_ever_more_slowly(network: Network) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        link, _ = network.link(unused.getsockname()[1])
+        assert until(lambda: link.failures >= 2)
+        assert "refused" in link.state.text
+        time.sleep(1.0)
+        assert link.failures <= 8
+
+
+def make_certificates(folder: Path) -> None:
+    """An authority, and a server's and a client's certificate signed by it."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    fresh = ("req", "-newkey", "rsa:2048", "-nodes")
+    openssl(*fresh, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    signed_by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
+    for name in ("server", "client"):
+        openssl(*fresh, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl("x509", "-req", "-in", f"{name}.csr", *signed_by, "-out", f"{name}.pem")
+
+
+@pytest.fixture
+def secure_port(tmp_path: Path) -> Iterator[int]:
+    """mosquitto that demands a client certificate."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    make_certificates(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    settings = tmp_path / "tls.conf"
+    settings.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nrequire_certificate true\nuser root\n"
+        f"cafile {tmp_path}/ca.pem\ncertfile {tmp_path}/server.pem\nkeyfile {tmp_path}/server.key\n"
+    )
+    broker = subprocess.Popen([str(find_mosquitto()), "-c", str(settings)], stderr=subprocess.DEVNULL)
+
+    def listens() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
+        except OSError:
+            return False
+        return True
+
+    assert until(listens)
+    yield port
+    broker.terminate()
+    broker.wait()
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_tls_with_a_client_certificate_carries_messages(network: Network, secure_port: int, tmp_path: Path) -> None:
+    files = {
+        "ca_file": str(tmp_path / "ca.pem"),
+        "certificate_file": str(tmp_path / "client.pem"),
+        "key_file": str(tmp_path / "client.key"),
+    }
+    link, ears = network.link(secure_port, reads=("t/#",), tls=True, **files)
+    assert connected(link), link.state
+    for i in range(30):
+        link.store("t/data", b"%d" % i * 1000)
+    assert until(lambda: len(ears.messages) == 30)
+
+
+@pytest.mark.broker
+@needs_mosquitto
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # paho leaves the failed socket to GC
+def test_a_certificate_of_an_unknown_authority_is_refused_in_words(network: Network, secure_port: int) -> None:
+    link, _ = network.link(secure_port, tls=True)
+    assert until(lambda: "not trusted" in link.state.text), link.state
+    assert not link.state.connected
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_what_is_larger_than_the_broker_takes_is_dropped_and_counted(network: Network) -> None:
+    broker = network.broker()
+    link, ears = network.link(broker.port, reads=("t/#",))
+    assert connected(link)
+    link.store("t/big", b"x" * 400_000)
+    link.store("t/small", b"y")
+    assert until(lambda: ears.payloads("t/small") == [b"y"])
+    assert link.outbox.dropped == {"larger than the broker takes": 1}
+    assert link.state.connected
