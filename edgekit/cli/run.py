@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         from edgekit.serve.daemon import Daemon  # deferred: it needs numpy and the server's libraries
     except ModuleNotFoundError as e:
-        if e.name and e.name.partition(".")[0] in ("httptools", "uvloop"):
-            raise RuntimeUnavailable("serve", f"{e.name} is missing", f"pip install {e.name}") from e
-        raise
+        if e.name != "httptools":
+            raise
+        raise RuntimeUnavailable("serve", "httptools is missing", "pip install httptools uvloop") from e
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     daemon = Daemon(
         config,

@@ -246,11 +246,12 @@ class Daemon:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, which reads and writes with fewer calls; asyncio's own where it does not exist (Windows)."""
-    if sys.platform == "win32":
+    """uvloop's, which reads and writes with fewer calls; asyncio's own where it is not installed."""
+    try:
+        import uvloop  # deferred: there is none for Windows, and not for every board
+    except ModuleNotFoundError:
+        logger.info("uvloop is not installed: asyncio's own loop costs a request about 0.1 ms more")
         return asyncio.new_event_loop()
-    import uvloop  # deferred: not built for Windows
-
     return uvloop.new_event_loop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Iterable
 
@@ -12,9 +13,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class LaneCounts:
-    """Since start. Written by the lane's thread and the server's, read by the latter: a scrape may be one behind."""
+    """Since start. Written by the lane's thread and the server's."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.requests = self.errors = self.rejected = 0
         self.queue_ms_sum = self.infer_ms_sum = 0.0
         self.queue_buckets = [0] * (len(BUCKETS_MS) + 1)
@@ -22,16 +24,18 @@ class LaneCounts:
 
     def observe(self, *, queue_ms: float, infer_ms: float) -> None:
         """One answered request."""
-        self.requests += 1
-        self.queue_ms_sum += queue_ms
-        self.infer_ms_sum += infer_ms
-        self.queue_buckets[bisect_left(BUCKETS_MS, queue_ms)] += 1
-        self.infer_buckets[bisect_left(BUCKETS_MS, infer_ms)] += 1
+        with self._lock:
+            self.requests += 1
+            self.queue_ms_sum += queue_ms
+            self.infer_ms_sum += infer_ms
+            self.queue_buckets[bisect_left(BUCKETS_MS, queue_ms)] += 1
+            self.infer_buckets[bisect_left(BUCKETS_MS, infer_ms)] += 1
 
     def refuse(self, *, errors: int, rejected: int) -> None:
         """Requests that got no answer but an error."""
-        self.errors += errors
-        self.rejected += rejected
+        with self._lock:
+            self.errors += errors
+            self.rejected += rejected
 
 
 def exposition(
