@@ -106,8 +106,8 @@ def accel_nodes(scene: Scene, *owners: str) -> Tuple[DeviceNode, ...]:
     found = []
     for node in device_nodes(scene.tree, "dev/accel/accel*"):
         folder = "sys/class/accel/" + node.path.rpartition("/")[2] + "/device"
-        owner = scene.tree.target(folder)
-        text = f"{owner} {scene.tree.text(folder + '/uevent', 4096)}"
-        if owner is None or any(word in text for word in owners):
+        owner, uevent = scene.tree.target(folder), scene.tree.text(folder + "/uevent", 4096)
+        unknown = owner is None and uevent is None
+        if unknown or any(word in f"{owner} {uevent}" for word in owners):
             found.append(node)
     return tuple(found)
