@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,7 +82,9 @@ class Serving:
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
 
 
-def start(engine: Engine, **limits: object) -> Iterator[Serving]:
+def start(
+    engine: Engine, new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop, **limits: object
+) -> Iterator[Serving]:
     begun: list[Serving] = []
     is_up = threading.Event()
     stop = asyncio.Event()
@@ -98,7 +100,7 @@ def start(engine: Engine, **limits: object) -> Iterator[Serving]:
         await stop.wait()
         await server.drain(2.0)
 
-    loop = uvloop.new_event_loop()
+    loop = new_loop()
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
     thread.start()
     assert is_up.wait(10)
@@ -561,4 +563,16 @@ def test_draining_has_an_end(engine):
             assert wait_for(partial(busy_connections, serving, 1))
             drained = asyncio.run_coroutine_threadsafe(serving.server.drain(0.2), serving.loop)
             assert drained.result(5) == 1
+            assert client.recv(1) == b""
+
+
+def test_without_uvloop_asyncios_own_loop_serves_the_same(engine):
+    for serving in start(engine, asyncio.new_event_loop, max_request_bytes=4_000_000):
+        assert infer_works(serving)
+        assert ask(serving, "GET", "/v2/models/double").status == 200
+        with serving.connect() as client:
+            client.sendall(slow_request())
+            assert read_reply(client).status == 200
+            client.sendall(b"hello\r\n\r\n")
+            assert read_reply(client).status == 400
             assert client.recv(1) == b""
