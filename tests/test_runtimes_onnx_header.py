@@ -18,18 +18,22 @@ def _by_onnxruntime(path: Path):
     pytest.importorskip("onnxruntime")
     from edgekit.runtimes import onnx
 
-    return [onnx._spec(node) for node in onnx.ort.InferenceSession(path).get_inputs()]
+    session = onnx.ort.InferenceSession(path)
+    return [onnx._spec(node) for node in session.get_inputs()], [node.name for node in session.get_outputs()]
 
 
 @pytest.mark.parametrize("name", ["digits.onnx", "digits-int8.onnx"])
-def test_inputs_are_those_that_onnxruntime_reports(name):
-    assert list(read_header(DIGITS.parent / name).inputs) == _by_onnxruntime(DIGITS.parent / name)
+def test_inputs_and_outputs_are_those_that_onnxruntime_reports(name):
+    inputs, outputs = _by_onnxruntime(DIGITS.parent / name)
+    header = read_header(DIGITS.parent / name)
+    assert list(header.inputs) == inputs
+    assert [spec.name for spec in header.outputs] == outputs
 
 
 @pytest.mark.data
 def test_inputs_of_real_models_are_those_that_onnxruntime_reports(data_dir):
     for path in (data_dir / "mnist/mnist.onnx", data_dir / "efficientnet_lite0/efficientnet_lite0_f32.onnx"):
-        assert list(read_header(path).inputs) == _by_onnxruntime(path)
+        assert list(read_header(path).inputs) == _by_onnxruntime(path)[0]
 
 
 def test_weights_that_old_files_list_as_inputs_are_not_inputs(tmp_path):

@@ -55,6 +55,26 @@ def test_placement_and_version_are_told():
     assert session.active_providers == ("CPU",)
 
 
+def test_outputs_answer_to_the_files_own_names(tmp_path):
+    """Identity nodes are fused away, and the port that is left carries every name that it ever had."""
+    onnx = pytest.importorskip("onnx")
+    make = onnx.helper
+    nodes = [
+        make.make_node("Add", ["x", "x"], ["a_first_name"]),
+        make.make_node("Identity", ["a_first_name"], ["the_output"]),
+    ]
+    graph = make.make_graph(
+        nodes,
+        "g",
+        [make.make_tensor_value_info("x", 1, [4])],
+        [make.make_tensor_value_info("the_output", 1, [4])],
+    )
+    path = tmp_path / "named.onnx"
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8), path)
+    session = _open(path)
+    assert list(session.run({"x": np.ones(4, np.float32)})) == ["the_output"]
+
+
 def test_a_device_that_is_not_there_is_an_error():
     with pytest.raises(RuntimeUnavailable, match="device NPU is not there; it finds"):
         _open(delegate="NPU")

@@ -42,9 +42,10 @@ class _Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OnnxHeader:
-    """The inputs as declared, unnamed dynamic axes named by their place (`x[0]`), and files that hold weights."""
+    """Inputs and outputs as declared, unnamed dynamic axes named by their place (`x[0]`); files that hold weights."""
 
     inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     external_files: tuple[str, ...]
 
 
@@ -69,18 +70,22 @@ def _header(data: mmap.mmap) -> OnnxHeader:
     if graph is None:
         raise _Damaged("no graph")
     inputs: list[TensorSpec] = []
+    outputs: list[TensorSpec] = []
     weights: set[str] = set()
     external: dict[str, None] = {}
     for number, span in _spans(data, graph):
         if number == 11:
             inputs.append(_value_info(data, span))
+        elif number == 12:
+            outputs.append(_value_info(data, span))
         elif number == 5:
             name, location = _weight(data, span)
             weights.add(name)
             if location:
                 external[location] = None
     # before IR version 4 every weight was listed as an input too
-    return OnnxHeader(tuple(spec for spec in inputs if spec.name not in weights), tuple(external))
+    true_inputs = tuple(spec for spec in inputs if spec.name not in weights)
+    return OnnxHeader(inputs=true_inputs, outputs=tuple(outputs), external_files=tuple(external))
 
 
 def _value_info(data: mmap.mmap, span: tuple[int, int]) -> TensorSpec:

@@ -39,10 +39,13 @@ class OpenVinoSession:
         self.runtime_version: str = importlib.metadata.version("openvino")
         core = openvino.Core()
         _check_device(core, self._device)
-        self.inputs: tuple[TensorSpec, ...] = bind(path, read_header(path).inputs, settings.axes)
+        header = read_header(path)
+        self.inputs: tuple[TensorSpec, ...] = bind(path, header.inputs, settings.axes)
         self._model: Any = _compile(core, path, self.inputs, settings)
         self._request: Any = self._model.create_infer_request()
-        self.outputs: tuple[TensorSpec, ...] = tuple(_spec(port) for port in self._model.outputs)
+        # a port may carry the names of tensors that were fused into it; the file's own name is the one to answer to
+        names = [spec.name for spec in header.outputs]
+        self.outputs: tuple[TensorSpec, ...] = tuple(map(_spec, self._model.outputs, names))
         self.quantization: Mapping[str, Quantization] = {}
         self.metadata: Mapping[str, str] = {}
         self.active_providers: tuple[str, ...] = tuple(self._model.get_property("EXECUTION_DEVICES"))
@@ -103,8 +106,7 @@ def _compile(core: Any, path: Path, inputs: tuple[TensorSpec, ...], settings: Se
             raise ArtifactError(path, f"openvino cannot load it: {_one_line(e)}") from e
 
 
-def _spec(port: Any) -> TensorSpec:
-    name = port.any_name
+def _spec(port: Any, name: str) -> TensorSpec:
     shape = tuple(f"{name}[{i}]" if size.is_dynamic else size.get_length() for i, size in enumerate(port.partial_shape))
     return TensorSpec(name=name, dtype=np.dtype(port.element_type.to_dtype()).name, shape=shape)
 
