@@ -94,7 +94,7 @@ def select(measurements: Sequence[Measurement], limits: Limits) -> Selection:
         raise NoUsableArtifact(measurements[0].model if measurements else "", refused)
     benefits = {m.candidate: _benefit(m, usable, limits) for m in usable}
     best = max(usable, key=lambda m: benefits[m.candidate].middle)
-    tied = [m for m in usable if not _leads(benefits[best.candidate], benefits[m.candidate], limits)]
+    tied = [m for m in usable if m is best or not _leads(best, m, benefits, limits)]
     chosen = min(tied, key=lambda m: _preference(m, benefits))
     losers = [(m.candidate, _why_lost(m, chosen, benefits, limits)) for m in usable if m is not chosen]
     return Selection(
@@ -206,9 +206,13 @@ def score_terms(m: Measurement, usable: Sequence[Measurement]) -> dict[str, floa
     }
 
 
-def _leads(best: _Benefit, other: _Benefit, limits: Limits) -> bool:
-    """Whether the lead of `best` counts: also when both are as unlucky as the confidence intervals allow."""
-    return best is not other and best.low > other.high * (1 + limits.min_gain)
+def _leads(best: Measurement, other: Measurement, benefits: Mapping[str, _Benefit], limits: Limits) -> bool:
+    """Whether the lead of `best` counts: also when chance was as much on its side as 99 % confidence allows."""
+    if limits.objective in ("latency", "throughput"):
+        times, least, _ = speed_up(other, best)
+        gain = benefits[best.candidate].middle / benefits[other.candidate].middle
+        return gain * least / times > 1 + limits.min_gain
+    return benefits[best.candidate].low > benefits[other.candidate].high * (1 + limits.min_gain)
 
 
 def _preference(m: Measurement, benefits: Mapping[str, _Benefit]) -> tuple[float, int, int, float]:
@@ -277,11 +281,11 @@ def _wanted(limits: Limits) -> str:
 def _against_the_other_kind(chosen: Measurement, measurements: Sequence[Measurement]) -> list[str]:
     """Flash against standard, each at its fastest: the question that edgekit exists for."""
     is_standard = chosen.artifact == "standard"
-    others = [(m, m.latency) for m in measurements if (m.artifact == "standard") != is_standard and m.latency]
-    if not others or chosen.latency is None:
+    others = [(m.latency.p50_ms, m) for m in measurements if (m.artifact == "standard") != is_standard and m.latency]
+    if not others:
         return []
-    other, latency = min(others, key=lambda pair: pair[1].p50_ms)
-    times, least, most = speed_up(latency, chosen.latency)
+    _, other = min(others, key=lambda pair: pair[0])
+    times, least, most = speed_up(other, chosen)
     kind = "Flash" if is_standard else "the standard"
     how = f"{times:.2f}x as fast as" if times >= 1 else f"{1 / times:.2f}x slower than"
     sure = f"; between {least:.2f}x and {most:.2f}x as fast" if times >= 1 else ""

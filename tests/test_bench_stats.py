@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from edgekit.bench.record import Measurement, Settings
 from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, ms, percentile, speed_up
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,13 +84,54 @@ def test_one_disturbed_round_of_twelve_does_not_widen_it():
     assert found.p50_high_ms < 11
 
 
+def _measurement(rounds, run_id: str = "") -> Measurement:
+    return Measurement(
+        model="m",
+        artifact="a",
+        artifact_sha256="0",
+        precision="float32",
+        size_bytes=1,
+        settings=Settings(runtime="onnxruntime", runtime_version="1", threads=1, spinning=False),
+        latency=latency(rounds) if rounds else None,
+        taken_at_unix_ms=1,
+        run_id=run_id,
+    )
+
+
 def test_speed_up_says_the_least_and_the_most_that_both_intervals_allow():
-    standard, flash = latency([[9.0, 10.0, 11.0] * 4]), latency([[4.0, 5.0, 6.0] * 4])
+    standard, flash = _measurement([[9.0, 10.0, 11.0] * 4]), _measurement([[4.0, 5.0, 6.0] * 4])
     times, least, most = speed_up(standard, flash)
     assert times == 2.0
-    assert least == standard.p50_low_ms / flash.p50_high_ms
-    assert most == standard.p50_high_ms / flash.p50_low_ms
+    assert least == standard.latency.p50_low_ms / flash.latency.p50_high_ms
+    assert most == standard.latency.p50_high_ms / flash.latency.p50_low_ms
     assert least < times < most
+
+
+def test_a_gain_is_proven_round_by_round_although_the_machine_is_disturbed():
+    """Half of the rounds run at half speed for both: the intervals overlap, the pairs do not doubt."""
+    load = [1.0, 2.0] * 6
+    slow = [[10.0 * factor] * 9 for factor in load]
+    fast = [[8.0 * factor] * 9 for factor in load]
+    _, least, most = speed_up(_measurement(slow, "one run"), _measurement(fast, "one run"))
+    assert least == pytest.approx(1.25)
+    assert most == pytest.approx(1.25)
+    _, least, _ = speed_up(_measurement(slow, "one run"), _measurement(fast, "another run"))
+    assert least < 1
+
+
+def test_two_that_are_equal_are_not_told_apart_by_noise():
+    source = random.Random(11)
+    wrong = 0
+    for _ in range(300):
+        first, second = ([[10 * source.uniform(1, 1.3) for _ in range(5)] for _ in range(12)] for _ in range(2))
+        _, least, most = speed_up(_measurement(first, "r"), _measurement(second, "r"))
+        wrong += least > 1 or most < 1
+    assert wrong <= 8
+
+
+def test_nothing_is_compared_with_a_candidate_that_failed():
+    with pytest.raises(ValueError, match="nothing to compare"):
+        speed_up(_measurement([[1.0] * 9]), _measurement([]))
 
 
 @given(st.floats(0.001, 1e5))

@@ -50,6 +50,8 @@ class Latency(_Record, frozen=True, kw_only=True):
     p90_ms: float | None
     p99_ms: float | None
     max_ms: float
+    round_p50_ms: tuple[float, ...] = ()
+    "Median of each round; in one run of bench all candidates take part in every round."
 
 
 class Start(_Record, frozen=True, kw_only=True):
@@ -108,6 +110,8 @@ class Measurement(_Record, frozen=True, kw_only=True):
     device: Mapping[str, str] = {}
     "Board id, CPU and ISA on which it was measured."
     taken_at_unix_ms: int
+    run_id: str = ""
+    "The same for everything that was measured in turns with one another."
 
     @property
     def candidate(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -107,7 +108,7 @@ def _tell_part(tell: Progress, start: int, count: int, total: int, text: str, sh
 
 
 def _bench_group(model: Model, group: Sequence[Candidate], plan: Plan, tell: Progress) -> list[Measurement]:
-    before = conditions()
+    before, run_id = conditions(), uuid.uuid4().hex
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgekit-bench-")))
         runs = [
@@ -120,7 +121,7 @@ def _bench_group(model: Model, group: Sequence[Candidate], plan: Plan, tell: Pro
         _rounds(runs, plan, tell)
         for run in runs:
             _guarded(run, partial(_finish, run, plan))
-    return [_row(model, run, before) for run in runs]
+    return [_row(model, run, before, run_id) for run in runs]
 
 
 def _guarded(run: _Run, step: Callable[[], None]) -> None:
@@ -203,7 +204,7 @@ def _finish(run: _Run, plan: Plan) -> None:
         raise CandidateFailed(f"{', '.join(run.placed.unused)} was asked for and ran none of the operators")
 
 
-def _row(model: Model, run: _Run, before: Conditions) -> Measurement:
+def _row(model: Model, run: _Run, before: Conditions, run_id: str) -> Measurement:
     record, placed = run.candidate.artifact.record, run.placed
     figures: Latency | None = latency(run.rounds_ms) if run.failure is None else None
     return Measurement(
@@ -225,6 +226,7 @@ def _row(model: Model, run: _Run, before: Conditions) -> Measurement:
         failure=run.failure,
         device=this_device(),
         taken_at_unix_ms=time.time_ns() // 1_000_000,
+        run_id=run_id,
     )
 
 

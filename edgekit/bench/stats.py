@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from edgekit.bench.record import Latency
+from edgekit.bench.record import Latency, Measurement
 
 SAMPLES_FOR_P90 = 64
 SAMPLES_FOR_P99 = 662
@@ -75,16 +75,25 @@ def latency(rounds_ms: Sequence[Sequence[float]]) -> Latency:
         p90_ms=percentile(samples, 0.9) if count >= SAMPLES_FOR_P90 else None,
         p99_ms=percentile(samples, 0.99) if count >= SAMPLES_FOR_P99 else None,
         max_ms=max(samples),
+        round_p50_ms=tuple(medians),
     )
 
 
-def speed_up(standard: Latency, other: Latency) -> tuple[float, float, float]:
-    """How many times faster `other` is: from the medians, and the least and most that both intervals allow."""
-    return (
-        standard.p50_ms / other.p50_ms,
-        standard.p50_low_ms / other.p50_high_ms,
-        standard.p50_high_ms / other.p50_low_ms,
-    )
+def speed_up(standard: Measurement, other: Measurement) -> tuple[float, float, float]:
+    """How many times faster `other` is: from the medians, and the least and most at 99 % confidence.
+
+    Measured in turns, the two are compared round by round: what slows the machine down slows both, and hides no gain.
+    Otherwise by what both intervals allow. Raises ValueError when one of them has no latency.
+    """
+    if standard.latency is None or other.latency is None:
+        raise ValueError(f"nothing to compare: {standard.candidate} or {other.candidate} has no latency")
+    mine, its = other.latency, standard.latency
+    times = its.p50_ms / mine.p50_ms
+    pairs = list(zip(its.round_p50_ms, mine.round_p50_ms, strict=False))
+    if standard.run_id and standard.run_id == other.run_id and len(pairs) >= MIN_SAMPLES:
+        least, most = median_interval([theirs / own for theirs, own in pairs])
+        return times, least, most
+    return times, its.p50_low_ms / mine.p50_high_ms, its.p50_high_ms / mine.p50_low_ms
 
 
 def ms(value: float) -> str:

@@ -84,7 +84,7 @@ def _against(row: Measurement, base: Measurement | None) -> Text:
         return Text("–", style="dim")
     if row is base:
         return Text("baseline", style="dim")
-    times, least, most = speed_up(base.latency, row.latency)
+    times, least, most = speed_up(base, row)
     if least <= 1 <= most:
         return Text("the same", style="dim")
     return Text(f"{times:.2f}x faster", style="green") if times > 1 else Text(f"{1 / times:.2f}x slower", style="red")
@@ -113,9 +113,7 @@ def _verdicts(timed: Sequence[Measurement], base: Measurement) -> list[str]:
             best.setdefault(row.artifact, row)
     lines = []
     for name, row in best.items():
-        assert row.latency is not None
-        assert base.latency is not None
-        times, least, most = speed_up(base.latency, row.latency)
+        times, least, most = speed_up(base, row)
         size = f", {1 - row.size_bytes / base.size_bytes:.0%} smaller" if row.size_bytes < base.size_bytes else ""
         if least > 1:
             lines.append(f"{name} is {times:.2f}x as fast as the standard ({least:.2f}x to {most:.2f}x){size}")
