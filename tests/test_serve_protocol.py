@@ -12,7 +12,7 @@ from edgekit.manifest import TensorSpec
 from edgekit.serve.exchange import aligned_body
 from edgekit.serve.protocol import DATATYPES, DTYPES, decode_request, encode_response, error_body
 from edgekit.serve.signature import Signature
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -80,6 +80,7 @@ def test_json_data_may_be_flat_or_nested(data):
 
 
 @pytest.mark.parametrize("datatype", DTYPES)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_datatype_comes_back_bit_for_bit_in_both_encodings(datatype, data):
     dtype = np.dtype(DTYPES[datatype])

@@ -103,11 +103,13 @@ def write_tiny(path: Path, count: int) -> None:
     onnx.save(model, path)
 
 
-def make_jobs(folder: Path) -> list[Job]:
+def make_jobs(folder: Path, *, only_tiny: bool) -> list[Job]:
     jobs = []
     for name, count in (("tiny-100kb", 25_600), ("tiny-1200kb", 300_000)):
         write_tiny(folder / f"{name}.onnx", count)
         jobs.append(Job(model=name, path=folder / f"{name}.onnx", shape=(1, count)))
+    if only_tiny:
+        return jobs
     try:
         path = standard_artifact(load_model("ocr-detector"), home()).path
     except FetchError as e:
@@ -214,9 +216,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=600, help="requests a tiny model; a tenth of it for the real one")
     parser.add_argument("--idle-s", type=float, default=5.0, help="how long the idle daemon is watched")
+    parser.add_argument("--tiny", action="store_true", help="leave the real model out")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-serve-") as name:
-        jobs = make_jobs(Path(name))
+        jobs = make_jobs(Path(name), only_tiny=args.tiny)
         daemon, port = start_daemon(Path(name), jobs)
         try:
             extra_mib = rss_mib(daemon.pid) - bare_rss_mib(jobs)
