@@ -138,13 +138,13 @@ def test_the_nearest_cpuset_counts(plant: Plant) -> None:
 def real_group(controller: str, settings: dict[str, str]) -> Iterator[Path]:
     """A control group of this machine, v1 or v2, removed afterwards. Skips where none can be made."""
     if os.geteuid() != 0:
-        pytest.skip("elsewhere: making a control group needs root")
+        pytest.skip("making a control group needs root")
     v1 = (SYS / controller).is_dir()
     folder = (SYS / controller if v1 else SYS) / f"edgekit-test-{os.getpid()}"
     try:
         folder.mkdir()
     except OSError as e:
-        pytest.skip(f"elsewhere: no control group can be made here: {e}")
+        pytest.skip(f"no control group can be made here: {e}")
     try:
         for name, value in settings.items():
             if (folder / name).exists():

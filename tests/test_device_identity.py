@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgekit.device.identity import device_id, dmi, pi_revision_bytes
+from edgekit.device.hardware_id import device_id
+from edgekit.device.identity import dmi, pi_revision_bytes
 from edgekit.device.probe import fitting, probe
 from edgekit.device.tree import Tree
 from edgekit.profiles import board_tables

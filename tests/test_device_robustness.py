@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from edgekit.device import sensors
-from edgekit.device.identity import device_id
+from edgekit.device.hardware_id import device_id
 from edgekit.device.probe import as_json, probe
 from edgekit.device.tree import Tree
 from edgekit.profiles import board_tables

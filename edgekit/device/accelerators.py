@@ -70,6 +70,7 @@ def judge(
     pci: Optional[PciDevice] = None,
     node_suffices: bool,
     wanted: str,
+    all_needed: bool = False,
 ) -> Verdict:
     """The verdict that follows from nodes and drivers.
 
@@ -79,9 +80,10 @@ def judge(
         pci: its PCI function, which tells the bound driver.
         node_suffices: an open node is all that its runtime needs; False where runtimes refuse working nodes.
         wanted: what the driver would have made, for the reason: "/dev/hailo0".
+        all_needed: the runtime opens every node, so that one refused is enough to stop it.
     """
     refused = [node for node in nodes if node.refused]
-    if refused and len(refused) == len(nodes):
+    if refused and (all_needed or len(refused) == len(nodes)):
         node = refused[0]
         return Verdict(False, f"no permission: {node.path} is for group {node.group} (mode {node.mode})")
     if nodes:

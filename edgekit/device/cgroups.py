@@ -107,7 +107,10 @@ def groups(tree: Tree, controller: str) -> List[str]:
 
 
 def _own_path(tree: Tree, controller: str) -> Optional[str]:
-    for line in (tree.text("proc/self/cgroup") or "").splitlines()[:256]:
+    text = tree.text("proc/self/cgroup")
+    if text is None:
+        return "/"  # the tree does not say: what the mount's root limits still holds
+    for line in text.splitlines()[:256]:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         hit = (number == "0" and not controllers) if not controller else controller in controllers.split(",")

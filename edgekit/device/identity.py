@@ -1,4 +1,4 @@
-"""Which board this is: device tree, DMI and CPU text, matched against the declared profiles; and its stable id."""
+"""Which board this is: device tree, DMI and CPU text, matched against the declared profiles."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _EMPTY_TEXTS = re.compile(
 "What firmware vendors leave in fields that they should have filled."
 _DECLARED_PI_BYTES = {code: (256 << 20) << code for code in range(8)}
 "Raspberry Pi revision code, bits 20 to 22: 0 is 256 MB, each step doubles."
+_PI_CHIPS = {0: "bcm2835", 1: "bcm2836", 2: "bcm2837", 3: "bcm2711", 4: "bcm2712"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def identify(
     """The texts that name this board; `ids` is (PCI ids, USB ids), each "vvvv:dddd"."""
     return Identity(
         compatible=dt.compatible,
-        model=dt.model or "",
+        model=dt.model or _model_elsewhere(tree) or "",
         dmi_vendor=dmi(tree, "sys_vendor") or dmi(tree, "board_vendor") or "",
         dmi_product=dmi(tree, "product_name") or dmi(tree, "board_name") or "",
         cpu_model=cpu_model or "",
@@ -152,20 +153,53 @@ def soc(tree: Tree, dt: DeviceTree, cpu_model: Optional[str]) -> Optional[str]:
         chip = tree.integer("sys/devices/soc0/soc_id")
     if chip is not None:
         return _TEGRA_CHIPS.get(chip)
-    return cpu_model
+    return _pi_chip(tree) or _soc_driver_name(tree) or cpu_model
+
+
+def _soc_driver_name(tree: Tree) -> Optional[str]:
+    """By the kernel's SoC driver, which a container sees even where the device tree is hidden."""
+    number, machine = tree.line("sys/devices/soc0/soc_id") or "", tree.line("sys/devices/soc0/machine") or ""
+    if re.fullmatch(r"i\.MX\w{1,12}", number):
+        return number.lower().replace(".", "")
+    if tree.line("sys/devices/soc0/family") == "Snapdragon" and re.fullmatch(r"\w{1,20}", machine):
+        return machine.lower()
+    return None
+
+
+def _model_elsewhere(tree: Tree) -> Optional[str]:
+    """The model text that a Raspberry Pi's kernel repeats in cpuinfo, and others in the SoC driver."""
+    match = re.search(r"^Model\t*: (Raspberry Pi [ -~]{1,60})$", tree.text("proc/cpuinfo") or "", re.MULTILINE)
+    return match.group(1) if match else None
 
 
 def dmi(tree: Tree, name: str) -> Optional[str]:
     """A DMI field, or None where the maker left filler text in it."""
     text = tree.line(f"{_DMI}/{name}")
     text = "".join(character for character in text or "" if character.isprintable()).strip()[:120]
-    return None if not text or _EMPTY_TEXTS.fullmatch(text) else text
+    return None if not text or is_filler(text) else text
+
+
+def is_filler(text: str) -> bool:
+    """Whether a maker left the field unfilled: "To be filled by O.E.M.", zeros, dashes."""
+    return bool(_EMPTY_TEXTS.fullmatch(text))
 
 
 def pi_revision_bytes(tree: Tree) -> Optional[int]:
     """Memory by a Raspberry Pi's revision code: what was declared at the factory, wrong once a chip was swapped."""
-    if not (tree.exists("proc/cpuinfo") or tree.exists("proc/device-tree/system/linux,revision")):
+    code = _pi_revision(tree)
+    return None if code is None else _DECLARED_PI_BYTES.get(code >> 20 & 7)
+
+
+def _pi_chip(tree: Tree) -> Optional[str]:
+    """Bits 12 to 15. The Hardware line of cpuinfo says BCM2835 on every model."""
+    if _model_elsewhere(tree) is None:
         return None
+    code = _pi_revision(tree)
+    return None if code is None else _PI_CHIPS.get(code >> 12 & 15)
+
+
+def _pi_revision(tree: Tree) -> Optional[int]:
+    """The new-style revision code (bit 23 marks it); older codes are a table of their own."""
     data = tree.data("proc/device-tree/system/linux,revision", 4)
     code = int.from_bytes(data, "big") if data and len(data) == 4 else None
     if code is None:
@@ -173,54 +207,7 @@ def pi_revision_bytes(tree: Tree) -> Optional[int]:
             (line for line in (tree.text("proc/cpuinfo") or "").splitlines() if line.startswith("Revision")), ""
         )
         code = to_int(line.partition(":")[2].strip(), 16)
-    if code is None or not code >> 23 & 1:  # bit 23 marks the new style; older codes are a table of their own
-        return None
-    return _DECLARED_PI_BYTES.get(code >> 20 & 7)
-
-
-def device_id(tree: Tree) -> Optional[str]:
-    """A stable id from hardware, matching [a-z0-9_-]{1,63}; None where nothing unique can be read.
-
-    The SoC's serial number first, then the address of the first built-in network port, then the DMI UUID. The UUID
-    comes last because only root may read it, and a daemon and a user must get the same id. Never machine-id: an SD
-    card is cloned with it.
-    """
-    for name in (
-        "proc/device-tree/serial-number",
-        "sys/firmware/devicetree/base/serial-number",
-        "sys/devices/soc0/serial_number",
-        "sys/devices/soc0/soc_uid",
-    ):
-        found = _as_id("soc", tree.line(name))
-        if found:
-            return found
-    serial = re.search(r"^Serial\s*:\s*(\w+)\s*$", tree.text("proc/cpuinfo") or "", re.MULTILINE)
-    return (
-        _as_id("soc", serial.group(1) if serial else None)
-        or _as_id("mac", _permanent_mac(tree))
-        or _as_id("dmi", dmi(tree, "product_uuid"))
-    )
-
-
-def _permanent_mac(tree: Tree) -> Optional[str]:
-    """Of a network port that is hardware (`device`), not on USB (it moves between boards), not randomised."""
-    found = []
-    for name in tree.names("sys/class/net"):
-        folder = f"sys/class/net/{name}"
-        on_usb = tree.target(folder + "/device/subsystem") == "usb"
-        if not tree.exists(folder + "/device") or on_usb or tree.integer(folder + "/addr_assign_type") not in (0, None):
-            continue
-        address = tree.line(folder + "/address") or ""
-        if re.fullmatch(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", address) and address != "00:00:00:00:00:00":
-            local = bool(int(address[:2], 16) & 2)  # given by software, as virtual machines have it
-            found.append((local, not name.startswith("e"), address))  # wired before wireless
-    return min(found)[2].replace(":", "") if found else None
-
-
-def _as_id(prefix: str, text: Optional[str]) -> Optional[str]:
-    cleaned = re.sub(r"[^a-z0-9]+", "", (text or "").lower())[:58]
-    blank = not cleaned or len(set(cleaned)) == 1 or bool(_EMPTY_TEXTS.fullmatch(cleaned))
-    return None if blank or len(cleaned) < 6 else f"{prefix}-{cleaned}"
+    return code if code is not None and code >> 23 & 1 else None
 
 
 def _hit(rule: str, patterns: Any, identity: Identity) -> Optional[_Hit]:

@@ -101,7 +101,12 @@ def _from_pci(scene: Scene, device: PciDevice, card: _Card, pairs: List[Tuple[Pc
     nodes = _own_nodes(scene, device, card, [other for other, its in pairs if its.kind == card.kind])
     wanted = "/" + card.nodes[0].replace("*", "N") if card.nodes else "/dev/accel/accelN"
     verdict = judge(
-        nodes, loaded=scene.loaded(*card.modules), pci=device, node_suffices=card.node_suffices, wanted=wanted
+        nodes,
+        loaded=scene.loaded(*card.modules),
+        pci=device,
+        node_suffices=card.node_suffices,
+        wanted=wanted,
+        all_needed=card.nodes == _AXCL_NODES,
     )
     if card is _HAILO_8 and not nodes and not scene.loaded("hailo_pci") and scene.loaded("hailo1x_pci"):
         verdict = Verdict(False, "hailo1x_pci does not drive a Hailo-8: install the 4.x driver (hailo_pci)")

@@ -105,7 +105,8 @@ def _tegra(scene: Scene) -> Optional[Accelerator]:
 def _igpu_verdict(scene: Scene, nodes: Tuple[DeviceNode, ...]) -> Verdict:
     if not nodes and scene.loaded("nouveau") and not scene.loaded("nvgpu"):
         return Verdict(False, "nouveau drives the GPU: CUDA needs NVIDIA's own driver (L4T)")
-    return judge(nodes, loaded=scene.loaded("nvgpu"), node_suffices=False, wanted="/dev/nvhost-gpu")
+    loaded = scene.loaded("nvgpu")
+    return judge(nodes, loaded=loaded, node_suffices=False, wanted="/dev/nvhost-gpu", all_needed=True)
 
 
 def _dla_cores(scene: Scene) -> Optional[int]:

@@ -11,13 +11,13 @@ from edgekit.device.accelerators import Accelerator, Scene
 from edgekit.device.bus import PciDevice, UsbDevice, pci_devices, usb_devices
 from edgekit.device.cpu import Cpu, arm_parts, read_cpu
 from edgekit.device.devicetree import DeviceTree
+from edgekit.device.hardware_id import device_id
 from edgekit.device.identity import (
     BoardFacts,
     Identity,
     Match,
     Profile,
     board_facts,
-    device_id,
     identify,
     pi_revision_bytes,
     rank,
@@ -120,13 +120,14 @@ def _memory_model(scene: Scene, accelerators: Tuple[Accelerator, ...]) -> Option
     if kinds & {"cuda_dgpu", "gpu_paravirtual"}:
         return "discrete"
     virtual = "linux,dummy-virt" in scene.dt.compatible
-    if kinds & _SHARES_MEMORY or (scene.dt.compatible and not virtual):
+    if kinds & _SHARES_MEMORY or (scene.dt.compatible and not virtual) or (scene.soc or "").startswith("bcm2"):
         return "unified"
     return None
 
 
 def _declared(tree: Tree, board: BoardFacts, matches: List[Match]) -> Optional[int]:
-    by_code = pi_revision_bytes(tree) if "raspberrypi," in " ".join(board.compatible) else None
+    is_pi = "raspberrypi," in " ".join(board.compatible) or (board.model_text or "").startswith("Raspberry Pi")
+    by_code = pi_revision_bytes(tree) if is_pi else None
     by_profile = matches[0].profile.get("memory_bytes") if matches else None
     return by_code or (by_profile if isinstance(by_profile, int) else None)
 

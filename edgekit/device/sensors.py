@@ -65,7 +65,7 @@ def read(root: Union[str, Path] = "/") -> Reading:
         taken_at_s=time.time(),
         temperature_c=_temperature(tree, problems),
         power_mw=_power(tree, problems),
-        package_energy_uj=tree.integer("sys/class/powercap/intel-rapl:0/energy_uj"),
+        package_energy_uj=_energy(tree, problems),
         memory_available_bytes=available_bytes(tree),
         load_1m=_load(tree),
         cpu_hz=_cpu_clock(tree),
@@ -140,6 +140,15 @@ def _power(tree: Tree, problems: List[str]) -> Optional[float]:
             if value is not None and _POWER_MW[0] <= value <= _POWER_MW[1]:
                 return float(value)
     return None
+
+
+def _energy(tree: Tree, problems: List[str]) -> Optional[int]:
+    """The counter of package 0. Kernels since 5.10 let only root read it. Source: Documentation/power/powercap."""
+    name = "sys/class/powercap/intel-rapl:0/energy_uj"
+    value = tree.integer(name)
+    if value is None and tree.exists(name):
+        problems.append(f"/{name} cannot be read: it is for root alone")
+    return value
 
 
 def _ina3221(tree: Tree, sensor: str) -> Optional[float]:
