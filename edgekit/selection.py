@@ -280,8 +280,8 @@ def _wanted(limits: Limits) -> str:
 
 def _against_the_other_kind(chosen: Measurement, measurements: Sequence[Measurement]) -> list[str]:
     """Flash against standard, each at its fastest: the question that edgekit exists for."""
-    is_standard = chosen.artifact == "standard"
-    others = [(m.latency.p50_ms, m) for m in measurements if (m.artifact == "standard") != is_standard and m.latency]
+    is_standard = _is_standard(chosen)
+    others = [(m.latency.p50_ms, m) for m in measurements if _is_standard(m) != is_standard and m.latency]
     if not others:
         return []
     _, other = min(others, key=lambda pair: pair[0])
@@ -290,3 +290,8 @@ def _against_the_other_kind(chosen: Measurement, measurements: Sequence[Measurem
     how = f"{times:.2f}x as fast as" if times >= 1 else f"{1 / times:.2f}x slower than"
     sure = f"; between {least:.2f}x and {most:.2f}x as fast" if times >= 1 else ""
     return [f"{how} {kind} at its best ({other.candidate}{sure})"]
+
+
+def _is_standard(m: Measurement) -> bool:
+    """Full precision, whether as published or only rewritten; everything compressed is Flash."""
+    return m.precision == "float32"

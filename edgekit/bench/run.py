@@ -52,7 +52,7 @@ class Plan:
     start_timeout_s: float = _START_TIMEOUT_S
     hang_timeout_s: float = 60.0
     "How much longer than asked a worker may stay silent."
-    at_once: int = 8
+    at_once: int = 16
     "The most workers alive at the same time; one is measured, the others sleep."
     idle_s: float = 0.25
     "The least pause before each round, whose first query is the one after idle; never longer than the round."

@@ -114,7 +114,9 @@ def _verdicts(timed: Sequence[Measurement], base: Measurement) -> list[str]:
     lines = []
     for name, row in best.items():
         times, least, most = speed_up(base, row)
-        size = f", {1 - row.size_bytes / base.size_bytes:.0%} smaller" if row.size_bytes < base.size_bytes else ""
+        size = (
+            f", {1 - row.size_bytes / base.size_bytes:.0%} smaller" if row.size_bytes < 0.99 * base.size_bytes else ""
+        )
         if least > 1:
             lines.append(f"{name} is {times:.2f}x as fast as the standard ({least:.2f}x to {most:.2f}x){size}")
         elif most < 1:
