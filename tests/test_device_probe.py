@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -136,12 +136,13 @@ def test_a_probe_loads_nothing_heavy() -> None:
 
 
 def test_a_probe_takes_under_150_ms() -> None:
-    """The best of several runs: the machine is busy with other tests meanwhile."""
+    """Of processor time, the best of several runs: other tests and builds keep this machine's clock busy."""
     taken_s = []
-    for _ in range(8):
-        started_s = time.perf_counter()
+    for _ in range(5):
+        before = os.times()
         subprocess.run([*PROBE, "--json"], stdout=subprocess.DEVNULL, check=True)
-        taken_s.append(time.perf_counter() - started_s)
+        after = os.times()
+        taken_s.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert min(taken_s) < 0.15
 
 
