@@ -125,6 +125,12 @@ def test_a_root_that_is_no_folder_is_a_usage_error(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.strip().count("\n") == 0
 
 
+def test_a_terminal_that_knows_ascii_alone_still_gets_the_table() -> None:
+    run = subprocess.run(PROBE, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert run.stdout.isascii()
+    assert b"total" in run.stdout
+
+
 def test_a_probe_loads_nothing_heavy() -> None:
     code = (
         "import sys; from edgekit.cli.main import main; main(['probe', '--json']);"

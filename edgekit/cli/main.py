@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 
@@ -47,6 +48,9 @@ def build_parser(wanted: str | None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code. No traceback reaches a user without --debug."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show "✓" must not stop the answer
     arguments = list(sys.argv[1:] if argv is None else argv)
     known = {verb for verb, _ in VERBS}
     wanted = next((word for word in arguments if word in known), None)
