@@ -8,11 +8,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from edgekit.build.calibrate import METHODS, Range, fingerprint, ranges
+from edgekit.build.calibrate import METHODS, Calibration, Range, fingerprint
 from edgekit.build.edit import Graph
+from edgekit.build.grids import Types
 from edgekit.build.placement import place
-from edgekit.build.qdq import Types, tensors_to_observe
-from edgekit.build.quantize import static_int8
+from edgekit.build.qdq import tensors_to_observe
+from edgekit.build.quantize import StaticInt8
 from edgekit.build.upsample import repeat_pixels, whole_factors
 from edgekit.errors import InputError, UsageError
 from onnx import TensorProto, helper, numpy_helper
@@ -81,13 +82,13 @@ FEW = {"w1": weights(8, 8, 1, 1), "b1": weights(8, 1)[:, 0], "w2": weights(4, 8,
 def test_convolutions_run_on_integers_and_keep_their_values(tmp_path, activation, per_channel):
     model = make([CONV, node("Relu", ["c"], "h"), HEAD], FEW)
     samples = feeds()
-    made = static_int8(model, samples, Types(activation=activation, per_channel=per_channel)).model
+    made = StaticInt8(model, samples, Types(activation=activation, per_channel=per_channel)).make()
     assert runs_as(made, tmp_path) == {"QuantizeLinear": 1, "QLinearConv": 2, "DequantizeLinear": 1, "Transpose": 2}
     assert sqnr_db(model, made, samples) > 28
 
 
 def test_seven_bit_weights_stay_within_sixty_three():
-    made = static_int8(make([CONV, node("Relu", ["c"], "h"), HEAD], FEW), feeds(), Types(weight_bits=7)).model
+    made = StaticInt8(make([CONV, node("Relu", ["c"], "h"), HEAD], FEW), feeds(), Types(weight_bits=7)).make()
     stored = [numpy_helper.to_array(t) for t in made.graph.initializer if t.data_type == TensorProto.INT8]
     stored = [array for array in stored if array.ndim == 4]
     assert len(stored) == 2
@@ -101,13 +102,13 @@ def test_hard_swish_on_signed_activations_keeps_its_values():
     # Which kernels run is not asked here: on x86 onnxruntime turns signed activations into unsigned ones first.
     model = make([CONV, *HARD_SWISH, HEAD], {**FEW, "w1": FEW["w1"] * 4})
     samples = feeds()
-    assert sqnr_db(model, static_int8(model, samples, Types(activation=np.int8)).model, samples) > 28
+    assert sqnr_db(model, StaticInt8(model, samples, Types(activation=np.int8)).make(), samples) > 28
 
 
 def test_hard_swish_runs_on_integers_alone(tmp_path):
     model = make([CONV, *HARD_SWISH, HEAD], {**FEW, "w1": FEW["w1"] * 4})
     samples = feeds()
-    made = static_int8(model, samples, Types()).model
+    made = StaticInt8(model, samples, Types()).make()
     found = runs_as(made, tmp_path)
     assert found["QLinearMul"] == 2
     assert found["QLinearConv"] == 2
@@ -127,7 +128,7 @@ def test_a_gate_that_alone_reads_a_convolution_costs_nothing(tmp_path):
     ]
     model = make(nodes, FEW)
     samples = feeds()
-    made = static_int8(model, samples, Types()).model
+    made = StaticInt8(model, samples, Types()).make()
     assert runs_as(made, tmp_path)["QLinearMul"] == 1
     assert sqnr_db(model, made, samples) > 28
 
@@ -143,14 +144,14 @@ def test_a_constant_shift_is_a_second_reading_even_before_padding(tmp_path, shif
     ]
     model = make(nodes, {**FEW, "d": np.array([shift]), "w2": weights(4, 8, 3, 3)})
     samples = feeds()
-    made = static_int8(model, samples, Types()).model
+    made = StaticInt8(model, samples, Types()).make()
     found = runs_as(made, tmp_path)
     assert not {"QLinearAdd", "Add"} & found.keys()
     assert sqnr_db(model, made, samples) > 25
 
 
 def test_both_levels_of_optimisation_compute_the_same():
-    made = static_int8(make([CONV, *HARD_SWISH, HEAD], FEW), samples := feeds(), Types()).model
+    made = StaticInt8(make([CONV, *HARD_SWISH, HEAD], FEW), samples := feeds(), Types()).make()
     plain, fused = run(made, samples[0], level="ORT_DISABLE_ALL")[0], run(made, samples[0])[0]
     step = np.abs(plain).max() / 127
     assert np.abs(plain - fused).max() <= 4 * step
@@ -203,7 +204,7 @@ def test_upsampled_branches_join_on_one_grid(tmp_path):
     }
     model = make(nodes, constants)
     samples = feeds()
-    made = static_int8(model, samples, Types()).model
+    made = StaticInt8(model, samples, Types()).make()
     assert "Resize" not in runs_as(made, tmp_path)
     concat = next(n for n in made.graph.node if n.op_type == "Concat" and n.output[0] == "h.float")
     producers = {o: n for n in made.graph.node for o in n.output}
@@ -215,7 +216,7 @@ def test_upsampled_branches_join_on_one_grid(tmp_path):
 def test_a_matrix_product_read_by_float_goes_straight_back_to_float(tmp_path):
     nodes = [node("MatMul", ["x", "w"], "m"), node("Softmax", ["m"], "y")]
     model = make(nodes, {"w": weights(16, 12).astype(np.float32)}, shape=(1, 16))
-    made = static_int8(model, feeds(shape=(1, 16)), Types()).model
+    made = StaticInt8(model, feeds(shape=(1, 16)), Types()).make()
     found = runs_as(made, tmp_path)
     assert found["MatMulIntegerToFloat"] == 1
     assert "DequantizeLinear" not in found
@@ -226,7 +227,7 @@ def test_gemm_takes_a_bias_of_either_shape(bias_shape):
     constants = {"w": weights(12, 16), "b": RNG.normal(size=bias_shape)}
     model = make([node("Gemm", ["x", "w", "b"], "y", transB=1)], constants, shape=(1, 16))
     samples = feeds(shape=(1, 16))
-    assert sqnr_db(model, static_int8(model, samples, Types()).model, samples) > 30
+    assert sqnr_db(model, StaticInt8(model, samples, Types()).make(), samples) > 30
 
 
 def test_a_dead_channel_with_a_large_bias_keeps_its_bias():
@@ -235,7 +236,7 @@ def test_a_dead_channel_with_a_large_bias_keeps_its_bias():
     constants["b1"][3] = 5.0
     model = make([CONV, node("Relu", ["c"], "h"), HEAD], constants)
     samples = feeds()
-    assert sqnr_db(model, static_int8(model, samples, Types()).model, samples) > 28
+    assert sqnr_db(model, StaticInt8(model, samples, Types()).make(), samples) > 28
 
 
 def test_reasons_are_given_for_what_stays_in_float():
@@ -259,9 +260,9 @@ def test_what_an_if_reads_stays_in_float_and_the_model_still_runs():
     choice = node("If", ["flag"], "y", then_branch=inner[0], else_branch=inner[1])
     model = make([CONV, node("Relu", ["c"], "r"), choice], {**FEW, "flag": np.array(True)})
     samples = feeds()
-    made = static_int8(model, samples, Types())
-    assert made.plan.floats["r"] == "read inside If or Loop"
-    assert sqnr_db(model, made.model, samples) > 28
+    quantizer = StaticInt8(model, samples, Types())
+    assert quantizer.plan.floats["r"] == "read inside If or Loop"
+    assert sqnr_db(model, quantizer.make(), samples) > 28
 
 
 def test_every_method_gives_ranges_within_the_values_seen():
@@ -270,10 +271,11 @@ def test_every_method_gives_ranges_within_the_values_seen():
     names = tensors_to_observe(graph, place(graph))
     assert set(names) == {"x", "c", "h", "y"}
     samples = feeds()
-    full = ranges(model, names, samples)
+    calibration = Calibration(model, names, samples)
+    full = calibration.ranges()
     assert full["x"] == Range(min(s["x"].min() for s in samples), max(s["x"].max() for s in samples))
     for method in METHODS[1:]:
-        narrow = ranges(model, names, samples, method=method)
+        narrow = calibration.ranges(method)
         for name in names:
             assert full[name].low <= narrow[name].low < narrow[name].high <= full[name].high + 1e-5
 
@@ -283,20 +285,21 @@ def test_a_single_outlier_is_clipped_away(method):
     samples = feeds(count=40)
     samples[0]["x"][0, 0, 0, 0] = 500.0
     model = make([node("Conv", ["x", "w1"], "y")], {"w1": FEW["w1"]})
-    assert ranges(model, ["x"], samples)["x"].high == 500
-    assert ranges(model, ["x"], samples, method=method)["x"].high < 100
+    calibration = Calibration(model, ["x"], samples)
+    assert calibration.ranges()["x"].high == 500
+    assert calibration.ranges(method)["x"].high < 100
 
 
 def test_calibration_refuses_unknown_methods_unfit_feeds_and_nan():
     model = make([CONV], FEW, outputs=("c",))
     with pytest.raises(UsageError, match="'best' is not one of minmax"):
-        ranges(model, ["c"], feeds(), method="best")
+        Calibration(model, ["c"], feeds()).ranges("best")
     with pytest.raises(InputError, match=r"x \[1, 3, 10, 10\] float32: does not fit"):
-        ranges(model, ["c"], feeds(shape=(1, 3, 10, 10)))
+        Calibration(model, ["c"], feeds(shape=(1, 3, 10, 10))).ranges()
     poisoned = feeds()
     poisoned[0]["x"][:] = np.inf
     with pytest.raises(UsageError, match="NaN or infinite"):
-        ranges(model, ["c"], poisoned)
+        Calibration(model, ["c"], poisoned).ranges()
 
 
 def test_the_fingerprint_of_samples_depends_on_every_value_and_on_order():

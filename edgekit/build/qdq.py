@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -11,24 +10,9 @@ from onnx import helper
 
 from edgekit.build.calibrate import Range
 from edgekit.build.edit import Graph, attribute, rename_reads, set_input
+from edgekit.build.grids import Grid, Grids, Types, gate_window
 from edgekit.build.placement import COMPUTE, SAME_SCALE, Placement, output_axis
 from edgekit.build.upsample import repeat_pixels, whole_factors
-
-
-class Types(NamedTuple):
-    """Integer types for a CPU. uint8 activations with int8 weights is what VNNI multiplies."""
-
-    activation: type[np.uint8] | type[np.int8] = np.uint8
-    weight_bits: int = 8
-    "7 where 16-bit sums of two products would saturate (x86 without VNNI)."
-    per_channel: bool = True
-
-
-class Grid(NamedTuple):
-    """real = (integer - zero) * scale."""
-
-    scale: float
-    zero: int
 
 
 class Writer:
@@ -36,15 +20,14 @@ class Writer:
 
     def __init__(self, graph: Graph, plan: Placement, ranges: Mapping[str, Range], types: Types) -> None:
         self.graph, self.plan, self.types = graph, plan, types
-        self.ranges: Mapping[str, Range] = ranges
-        limits = np.iinfo(types.activation)
-        self.low, self.high = int(limits.min), int(limits.max)
+        self.make = Grids(graph, plan, ranges, types)
+        self.low, self.high = self.make.low, self.make.high
         self.added: list[onnx.NodeProto] = []
         self.read_as: dict[str, str] = {}
         self.stored: dict[str, str] = {}
         self.grids: dict[str, Grid] = {}
+        self.renamed: dict[str, dict[str, str]] = {}
         self.repeats = {n: f for n, f in whole_factors(graph).items() if n in plan.integer}
-        self.ranges = {**ranges, **self._joint_ranges()}
 
     def write(self) -> None:
         """Replace every placed node by its quantised form."""
@@ -65,7 +48,7 @@ class Writer:
                 self._integer(node)
         for node in made:
             if node.output[0] not in plan.integer:
-                rename_reads(node, self.read_as)
+                rename_reads(node, self.read_as | self.renamed.get(node.output[0], {}))
         graph.replace_nodes(list(graph.nodes), made + self.added)
         graph.drop_unread_constants()
 
@@ -89,10 +72,11 @@ class Writer:
         if node.op_type in COMPUTE:
             self._weights(node)
             if node.op_type != "Conv" and not self._feeds_integers(name):
+                self._bias_after(node)
                 return  # onnxruntime has a kernel from integers to float for these
         final, shift = self._settled(name)
         source_grid = self.grids.get(self._origin(node.input[0])) if node.op_type in SAME_SCALE else None
-        grid = source_grid or self._grid_of(final, shift)
+        grid = source_grid or self.make.of(final, shift)
         written = Grid(grid.scale, grid.zero + round(shift / grid.scale))
         node.output[0] = f"{name}.float"
         stored = self._quantize(node.output[0], written, name)
@@ -109,58 +93,6 @@ class Writer:
             return result, 0.0
         return (result, self.plan.shifts[result]) if result in self.plan.shifts else (name, 0.0)
 
-    def _joint_ranges(self) -> dict[str, Range]:
-        """One range for all that is concatenated and read nowhere else: on one grid, joining is copying."""
-        joint = {}
-        for node in self.graph.nodes:
-            if node.op_type != "Concat" or node.output[0] not in self.plan.integer:
-                continue
-            origins = [self._made_as(name) for name in node.input]
-            names = [name for name in (*origins, node.output[0]) if name is not None]
-            low = min(self.ranges[name].low for name in names)
-            joint.update(dict.fromkeys(names, Range(low, max(self.ranges[name].high for name in names))))
-        return joint
-
-    def _made_as(self, name: str) -> str | None:
-        """Where the grid of `name` is decided, if it is decided for its one reader alone."""
-        while self.graph.only_reader(name) is not None and name in self.ranges:
-            producer = self.graph.producer.get(name)
-            if producer is None or producer.op_type not in SAME_SCALE or name not in self.plan.integer:
-                return name
-            name = producer.input[0]
-        return None
-
-    def _grid_of(self, final: str, shift: float) -> Grid:
-        low, high = self.ranges[final]
-        if shift:
-            low, high = min(low, shift), max(high, shift)
-        if final in self.plan.absorbed:
-            low = max(low, 0.0) if self.graph.producer[final].op_type == "Relu" else low
-        gates = [r for r in self.graph.consumers.get(final, []) if r.output[0] in self.plan.gates]
-        if gates:
-            bottom, top = gate_window(gates[0])
-            if len(self.graph.consumers[final]) == 1:
-                return self._exact(bottom, top)
-            if self._only_swished(final, gates[0]):
-                low = max(low, bottom)
-        return self._spread(low, high)
-
-    def _only_swished(self, name: str, gate: onnx.NodeProto) -> bool:
-        """Whether `name` is read by its gate and the product with it alone: below the gate's window all is zero."""
-        others = [r for r in self.graph.consumers[name] if r.output[0] != gate.output[0]]
-        return all(r.op_type == "Mul" and gate.output[0] in r.input for r in others)
-
-    def _spread(self, low: float, high: float) -> Grid:
-        """The grid over [low, high] and zero."""
-        low, high = min(low, 0.0), max(high, 0.0)
-        scale = (high - low) / (self.high - self.low) or 1.0
-        scale = float(np.float32(max(scale, 1e-10)))
-        return Grid(scale, int(np.clip(round(self.low - low / scale), self.low, self.high)))
-
-    def _exact(self, low: float, high: float) -> Grid:
-        scale = float(np.float32((high - low) / (self.high - self.low)))
-        return Grid(scale, self.low + round(-low / scale))
-
     def _gate(self, node: onnx.NodeProto) -> None:
         """HardSigmoid: times alpha into a window where saturation clips, then read again with beta as zero point.
 
@@ -170,7 +102,7 @@ class Writer:
         step = float(np.float32(1 / (self.high - self.low)))
         beta = float(attribute(node, "beta", 0.5))
         stored = self.stored.get(source)
-        if stored is None or self.grids[source] != self._exact(*gate_window(node)):
+        if stored is None or self.grids[source] != self.make.exact(*gate_window(node)):
             alpha = np.array([attribute(node, "alpha", 0.2)], np.float32)
             factor = self._quantized_constant(f"{name}.alpha", alpha)
             product = f"{name}.float"
@@ -181,7 +113,7 @@ class Writer:
     def _reading(self, name: str) -> str:
         """`name` as integers read back; quantised here if float code makes it."""
         if name not in self.read_as:
-            grid = self._spread(*self.ranges[name])
+            grid = self.make.spread(*self.make.ranges[name])
             self._dequantize(self._quantize(name, grid, name), grid, name)
         return self.read_as[name]
 
@@ -219,7 +151,7 @@ class Writer:
         return self._quantized_constant(name, array)
 
     def _quantized_constant(self, name: str, array: np.ndarray) -> str:
-        grid = self._spread(float(array.min()), float(array.max()))
+        grid = self.make.spread(float(array.min()), float(array.max()))
         integers = np.clip(np.rint(array / grid.scale) + grid.zero, self.low, self.high).astype(self.types.activation)
         stored = self.graph.add_constant(f"{name}.q", integers)
         reading = f"{stored}.dq"
@@ -250,6 +182,24 @@ class Writer:
             integers32 = np.rint(np.asarray(bias, np.float64) / unit).astype(np.int32)
             set_input(node, 2, self._dequantized(f"{node.output[0]}.bias", integers32, unit, 0))
 
+    def _bias_after(self, node: onnx.NodeProto) -> None:
+        """The bias that is added to a matrix product, as INT32 too.
+
+        Once shapes are known onnxruntime joins the two to a Gemm, and runs that on integers only with such a bias:
+        otherwise it would turn all weights back to float, in every run.
+        """
+        add = self.graph.only_reader(node.output[0]) if node.op_type == "MatMul" else None
+        if add is None or add.op_type != "Add":
+            return
+        other = next((name for name in add.input if name != node.output[0]), "")
+        bias, weight_reading = self.graph.constant(other), next(n for n in self.added if node.input[1] in n.output)
+        scales = self.graph.constant(weight_reading.input[1])
+        if bias is None or scales is None or bias.dtype != np.float32 or bias.shape != scales.shape:
+            return
+        unit = (scales * self.grids[self._origin(node.input[0])].scale).astype(np.float32)
+        integers = np.clip(np.rint(np.asarray(bias, np.float64) / unit), -(2**31), 2**31 - 1).astype(np.int32)
+        self.renamed[add.output[0]] = {other: self._dequantized(f"{add.output[0]}.bias", integers, unit, 0)}
+
     def _residual_shift(self, name: str) -> float:
         """What rounding a shift to whole steps of the zero point left over; it goes into the next bias."""
         shift = self.plan.shifts.get(name, 0.0)
@@ -274,12 +224,6 @@ class Writer:
             helper.make_node("DequantizeLinear", inputs, [f"{stored}.dq"], name=f"{stored}.dq", **options)
         )
         return f"{stored}.dq"
-
-
-def gate_window(node: onnx.NodeProto) -> tuple[float, float]:
-    """Where HardSigmoid is neither 0 nor 1."""
-    alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
-    return -beta / alpha, (1 - beta) / alpha
 
 
 def tensors_to_observe(graph: Graph, plan: Placement) -> list[str]:

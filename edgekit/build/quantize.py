@@ -13,9 +13,9 @@ import onnx
 
 from edgekit.build import calibrate
 from edgekit.build.edit import Graph
-from edgekit.build.inspect import INTEGER_KERNELS
-from edgekit.build.placement import Placement, place
-from edgekit.build.qdq import Types, Writer, tensors_to_observe
+from edgekit.build.grids import Types
+from edgekit.build.placement import place
+from edgekit.build.qdq import Writer, tensors_to_observe
 from edgekit.device.cpu import Cpu
 from edgekit.errors import ArtifactError
 from edgekit.runtimes.onnx import FAILURES
@@ -52,34 +52,28 @@ def target_of(cpu: Cpu) -> Target:
     return Target(isa, Types(), "uint8 × int8")
 
 
-class Quantized(NamedTuple):
-    """An INT8 graph and how it came to be."""
-
-    model: onnx.ModelProto
-    plan: Placement
-
-
-def static_int8(
-    model: onnx.ModelProto,
-    feeds: Sequence[calibrate.Sample],
-    types: Types,
-    *,
-    method: str = "minmax",
-    skip: Collection[str] = (),
-    progress: Callable[[float], None] | None = None,
-) -> Quantized:
-    """A clean float graph as Q/DQ pairs with calibrated ranges.
+class StaticInt8:
+    """A clean float graph as Q/DQ pairs, one way of picking ranges at a time; placed and observed once.
 
     Raises ArtifactError when nothing in it can run on integers, UsageError and InputError for unfit feeds.
     """
-    copy = onnx.ModelProto.FromString(model.SerializeToString())
-    graph = Graph(copy)
-    plan = place(graph, skip)
-    if not plan.integer:
-        raise ArtifactError(model.graph.name or "model", "no node of it can run on integers")
-    ranges = calibrate.ranges(copy, tensors_to_observe(graph, plan), feeds, method=method, progress=progress)
-    Writer(graph, plan, ranges, types).write()
-    return Quantized(copy, plan)
+
+    def __init__(
+        self, model: onnx.ModelProto, feeds: Sequence[calibrate.Sample], types: Types, *, skip: Collection[str] = ()
+    ) -> None:
+        self._model, self._types = model, types
+        graph = Graph(model)
+        self.plan = place(graph, skip)
+        if not self.plan.integer:
+            raise ArtifactError(model.graph.name or "model", "no node of it can run on integers")
+        self._calibration = calibrate.Calibration(model, tensors_to_observe(graph, self.plan), feeds)
+
+    def make(self, method: str = "minmax", progress: Callable[[float], None] | None = None) -> onnx.ModelProto:
+        """The INT8 model with ranges picked by `method`."""
+        found = self._calibration.ranges(method, progress)
+        copy = onnx.ModelProto.FromString(self._model.SerializeToString())
+        Writer(Graph(copy), self.plan, found, self._types).write()
+        return copy
 
 
 def matmul_share(model: onnx.ModelProto) -> float:
@@ -119,8 +113,3 @@ def dynamic_int8(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
         finally:
             logging.root.disabled = disabled
         return onnx.load(str(result))
-
-
-def is_integer(counts: dict[str, int]) -> bool:
-    """Whether a graph of these node kinds has integer kernels at all."""
-    return any(counts.get(kind) for kind in INTEGER_KERNELS)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from functools import partial
 from typing import NamedTuple
+
+import onnx
 
 from edgekit.build import accuracy
 from edgekit.build.edit import Graph
 from edgekit.build.placement import Placement
-from edgekit.build.quantize import Quantized, static_int8
+from edgekit.build.quantize import StaticInt8
 from edgekit.build.race import race
 from edgekit.build.workshop import Draft, Refusal, Workshop
 from edgekit.errors import ArtifactError
@@ -21,7 +24,7 @@ GAIN = 0.98
 
 class _Trial(NamedTuple):
     method: str
-    result: Quantized
+    model: onnx.ModelProto
     kept: float
     "Share of the standard's metric."
 
@@ -33,7 +36,8 @@ def static(shop: Workshop) -> Draft:
     """
     try:
         skip, why = _placement(shop)
-        best = _calibrated(shop, skip)
+        quantizer = StaticInt8(shop.graph, shop.samples.feeds, shop.target.types, skip=skip)
+        best = _calibrated(shop, quantizer)
     except ArtifactError as e:
         raise Refusal(e.problem) from e
     grain = "per channel" if shop.target.types.per_channel else "per tensor"
@@ -41,11 +45,11 @@ def static(shop: Workshop) -> Draft:
         **shop.graph_recipe,
         "quantised": f"static, Q/DQ, {shop.target.why}, {grain}",
         "ranges": f"{best.method} over {len(shop.samples.feeds)} samples",
-        "kept in float": _kept(shop, best.result.plan) or "nothing",
+        "kept in float": _kept(shop, quantizer.plan) or "nothing",
     }
     if why:
         recipe["does not pay"] = why
-    return Draft(best.result.model, recipe, calibrated=True)
+    return Draft(best.model, recipe, calibrated=True)
 
 
 def _placement(shop: Workshop) -> tuple[Collection[str], str]:
@@ -55,7 +59,7 @@ def _placement(shop: Workshop) -> tuple[Collection[str], str]:
         return (), ""
     few = shop.samples.feeds[:2]
     paths = [
-        shop.on_disk(static_int8(shop.graph, few, shop.target.types, skip=skip).model, name)
+        shop.on_disk(StaticInt8(shop.graph, few, shop.target.types, skip=skip).make(), name)
         for name, skip in (("all", ()), ("stem-float", stems))
     ]
     everything, without = race(paths, shop.feed, [shop.opened_as(path) for path in paths])
@@ -75,21 +79,15 @@ def _stems(graph: Graph) -> list[str]:
     return found
 
 
-def _calibrated(shop: Workshop, skip: Collection[str]) -> _Trial:
+def _calibrated(shop: Workshop, quantizer: StaticInt8) -> _Trial:
     methods = (shop.options.method,) if shop.options.method else METHODS
     best: _Trial | None = None
     for i, method in enumerate(methods):
-        result = static_int8(
-            shop.graph,
-            shop.samples.feeds,
-            shop.target.types,
-            method=method,
-            skip=skip,
-            progress=lambda share, i=i, m=method: shop.advance((i + share) / len(methods), f"calibrating, {m}"),  # type: ignore[misc]
-        )
+        shop.advance(i / len(methods), f"calibrating, {method}")
+        result = quantizer.make(method, partial(_advance, shop, i, len(methods)))
         if shop.reference is None:
             return _Trial(method, result, 0.0)
-        path = shop.on_disk(result.model, method)
+        path = shop.on_disk(result, method)
         measured = accuracy.measure(shop.reference, path, shop.opened_as(path), shop.target.isa)
         trial = _Trial(method, result, measured.ratio or 0.0)
         if best is None or trial.kept > best.kept:
@@ -98,6 +96,10 @@ def _calibrated(shop: Workshop, skip: Collection[str]) -> _Trial:
             return trial
     assert best is not None
     return best
+
+
+def _advance(shop: Workshop, number: int, of: int, share: float) -> None:
+    shop.advance((number + share) / of)
 
 
 def _kept(shop: Workshop, plan: Placement) -> str:

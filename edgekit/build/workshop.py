@@ -73,9 +73,10 @@ class Workshop:
         self.advance(0.0)
 
     def advance(self, share: float, what: str | None = None) -> None:
-        """`share` of the current step is done."""
+        """`share` of the current step is done; `what` from now on, if it is given."""
+        self._what = what or self._what
         if self._progress:
-            self._progress(what or self._what, self._from + share * (self._to - self._from))
+            self._progress(self._what, self._from + share * (self._to - self._from))
 
     def name(self, recipe: str) -> str:
         """The artifact's name: fixed axes are part of it, since it then serves no other size."""
