@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from edgekit.device.accelerators import Accelerator, Scene, Verdict, judge
 from edgekit.device.bus import DeviceNode, PciDevice, device_nodes
-from edgekit.device.nvml import Gpu, read_gpus
+from edgekit.device.nvml import read_gpus
 from edgekit.device.tree import to_int
 
 _VENDOR = 0x10DE
@@ -152,7 +152,7 @@ def _discrete(scene: Scene, displays: List[PciDevice]) -> List[Accelerator]:
     loaded = scene.loaded("nvidia")
     found = []
     for device in displays:
-        gpu = _by_address(gpus, device.address)
+        gpu = gpus.get(device.address.lower())
         usable, why = judge(nodes, loaded=loaded, pci=device, node_suffices=False, wanted="/dev/nvidia0")
         if device.driver == "nouveau" or (not nodes and not loaded and scene.loaded("nouveau")):
             usable, why = False, "nouveau drives the GPU: CUDA needs NVIDIA's own driver"
@@ -200,8 +200,3 @@ def _paravirtual(scene: Scene) -> List[Accelerator]:
         Accelerator("gpu_paravirtual", "GPU of the Windows host (vendor unknown from here)", True, usable, why,
                     ", ".join(seen), nodes=nodes)
     ]  # fmt: skip
-
-
-def _by_address(gpus: Dict[str, Gpu], address: str) -> Optional[Gpu]:
-    """NVML writes the PCI domain with eight digits, sysfs with four."""
-    return gpus.get(address.lower().rpartition(":")[0].rpartition(":")[2] + ":" + address.lower().rpartition(":")[2])

@@ -16,7 +16,7 @@ class Gpu(NamedTuple):
 
 
 def read_gpus() -> Dict[str, Gpu]:
-    """GPUs by PCI "bus:slot.function", empty without the library or a driver.
+    """GPUs by PCI address as sysfs writes it ("0000:01:00.0"), empty without the library or a driver.
 
     Source: NVML API reference, nvmlDeviceGetPciInfo_v3 and its structures. Check by hand: nvidia-smi -q
     """
@@ -47,12 +47,12 @@ def _all(ctypes: Any, nvml: Any) -> Dict[str, Gpu]:
             continue
         name = ctypes.create_string_buffer(96)
         nvml.nvmlDeviceGetName(handle, name, len(name))
-        bus, _, rest = pci.raw[:16].split(b"\0")[0].decode("ascii", "replace").lower().rpartition(":")
+        address = pci.raw[:16].split(b"\0")[0].decode("ascii", "replace").lower()
         memory = (ctypes.c_ulonglong * 3)()
         told = nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0
         major, minor = ctypes.c_int(0), ctypes.c_int(0)
         capable = nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
-        found[f"{bus.rpartition(':')[2]}:{rest}"] = Gpu(
+        found[address] = Gpu(
             name=name.value.decode("utf-8", "replace"),
             memory_bytes=int(memory[0]) if told and memory[0] else None,
             compute_capability=f"{major.value}.{minor.value}" if capable else None,
