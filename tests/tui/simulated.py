@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,10 +31,13 @@ from edgekit.telemetry.messages import (
 )  # fmt: skip
 from rich.cells import cell_len
 from textual.app import App
+from textual.pilot import Pilot
 
-from edgekit_tui.app import Console
+from edgekit_tui.app import Console, Folded
 from edgekit_tui.feed import Folder, View
+from edgekit_tui.fleet_screen import FleetScreen
 from edgekit_tui.once import snapshot
+from edgekit_tui.table import FleetTable
 
 GIB = 2**30
 NOW_S = 1_800_000_000.0
@@ -97,7 +101,7 @@ def window(
         scale = typical_ms * board.slowness * float(drift)
         n = max(1, int(rng.poisson(qps * window_s)))
         latency, queue = HistogramBuilder(), HistogramBuilder()
-        values = scale * rng.lognormal(0, 0.09, n) * np.where(rng.random(n) < 0.015, rng.uniform(1.5, 3.2, n), 1)
+        values = scale * rng.lognormal(0, 0.09, n) * np.where(rng.random(n) < 0.006, rng.uniform(1.5, 3.2, n), 1)
         latency.record_many(values)
         queue.record_many(0.05 + rng.exponential(0.3 * scale / 10, n))
         lanes.append(
@@ -249,6 +253,31 @@ def screen_lines(app: App[None]) -> list[str]:
         blanks = round(float(x) / CELL_UNITS) - cell_len(line)
         lines[float(y)] = line + " " * blanks + html.unescape(text).replace("\xa0", " ").rstrip("\n")
     return [lines[y].rstrip() for y in sorted(lines)]
+
+
+Act = Callable[[Console, "Pilot[None]"], Awaitable[None]]
+
+
+def drive(act: Act, *, size: tuple[int, int] = (120, 40), view: View | None = None, **options: object) -> None:
+    """Run the console, post the view (or the lived one) as the worker does, and act."""
+
+    async def session() -> None:
+        app = Console(**{"clock": lambda: NOW_S, **options})  # type: ignore[arg-type]
+        async with app.run_test(size=size) as pilot:
+            app.post_message(Folded(view or lived_view()))
+            await pilot.pause()
+            await act(app, pilot)
+
+    asyncio.run(session())
+
+
+def text_of(app: Console) -> str:
+    return "\n".join(screen_lines(app))
+
+
+def table_of(app: Console) -> FleetTable:
+    fleet = next(screen for screen in app.screen_stack if isinstance(screen, FleetScreen))
+    return fleet.query_one(FleetTable)
 
 
 def draw_pictures(folder: Path) -> None:

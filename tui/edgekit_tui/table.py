@@ -117,7 +117,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         self._cursor = self._rows[self._index].key if self._rows else self._cursor
 
     def _arrange(self) -> None:
-        width = self.size.width - MARGIN - (0 if self.show_vertical_scrollbar else 1)
+        width = self.outer_size.width - MARGIN - 1  # the scrollbar comes and goes; the columns stay where they are
         self._gap = gap_of(width)
         self._layout = arrange(self._columns, width, self._wanted)
         self._drawn.clear()

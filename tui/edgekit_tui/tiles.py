@@ -79,11 +79,14 @@ def broker_tile(view: View, width: int, glyphs: Glyphs, now_s: float) -> Lines:
     if draw.width_of(first) + len(view.link.endpoint) + 1 <= width:
         first = right_align(first, ((view.link.endpoint, "faint"),), width)
     second = data_age(view, now_s)
-    lost = {
-        "windows missing": view.totals.gaps, "not taken in time": view.link.overrun, "unreadable": view.totals.malformed,
-    }  # fmt: skip
-    words = ", ".join(f"{draw.number(n, glyphs)} {what}" for what, n in lost.items() if n)
-    short = f"{draw.number(sum(lost.values()), glyphs)} lost" if words else ""
+    totals = view.totals
+    lost = (
+        (totals.gaps, "windows missing"),
+        (view.link.overrun, "not taken in time"),
+        (totals.malformed, "unreadable"),
+    )
+    words = ", ".join(f"{draw.number(n, glyphs)} {what}" for n, what in lost if n)
+    short = f"{draw.number(sum(n for n, _ in lost), glyphs)} lost" if words else ""
     line = right_align(second, ((words, "warn"),), width)
     return first, line if line != second else right_align(second, ((short, "warn"),), width)
 

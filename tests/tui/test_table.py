@@ -1,0 +1,143 @@
+"""The table with a fleet too large to draw, and panels that repaint only what differs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from rich.style import Style
+from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from edgekit_tui.app import Console, Folded
+from edgekit_tui.draw import ASCII, UNICODE, Lines
+from edgekit_tui.ink import INKS, Inked, Panel, clip, right_align
+
+VIEW = lived_view()
+MANY = replace(
+    VIEW,
+    rows=tuple(replace(VIEW.rows[i % 14], device=f"dev-{i:05d}", p99_ms=float(i % 977)) for i in range(10_000)),
+)
+
+
+def test_ten_thousand_rows_are_shown_sorted_and_walked_at_once() -> None:
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        assert len(table_of(app).rows) == 10_000
+        started = time.perf_counter()
+        await pilot.press("9", "G")
+        await pilot.pause()
+        assert time.perf_counter() - started < 2.0, "a virtual table draws the rows in sight alone"
+        assert table_of(app).selected == table_of(app).rows[-1]
+        assert table_of(app).rows[-1].device in text_of(app)
+        await pilot.press("pageup", "home")
+        await pilot.pause()
+        assert table_of(app).rows[0].device in text_of(app)
+
+    drive(act, view=MANY)
+
+
+def test_the_wheel_scrolls_without_moving_the_cursor() -> None:
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        table = table_of(app)
+        chosen = table.selected
+        table.scroll_to(y=5000, animate=False)
+        await pilot.pause()
+        assert table.selected == chosen
+        assert "dev-05003" in text_of(app)
+        assert "dev-00001" not in text_of(app)
+        assert screen_header(app).rstrip("│ ").endswith("seen"), "the titles stay, and the scrollbar covers none"
+
+    drive(act, view=MANY)
+
+
+def screen_header(app: Console) -> str:
+    return next(line for line in text_of(app).splitlines() if "artifact" in line)
+
+
+def test_a_fleet_that_shrinks_leaves_the_cursor_on_a_row() -> None:
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        await pilot.press("G")
+        app.post_message(Folded(replace(MANY, rows=MANY.rows[:3])))
+        await pilot.pause()
+        assert table_of(app).selected == table_of(app).rows[2]
+        app.post_message(Folded(replace(MANY, rows=())))
+        await pilot.pause()
+        assert table_of(app).selected is None
+        await pilot.press("enter", "j", "k", "G", "g", "pagedown")
+        app.post_message(Folded(MANY))
+        await pilot.pause()
+        assert table_of(app).selected is not None
+
+    drive(act, view=MANY)
+
+
+def test_ages_grow_by_the_second_without_a_message() -> None:
+    now = [NOW_S]
+
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        line = next(line for line in text_of(app).splitlines() if "dock-3" in line)
+        assert "95s" in line
+        now[0] += 120
+        app.draw()
+        await pilot.pause()
+        line = next(line for line in text_of(app).splitlines() if "dock-3" in line)
+        assert "3m" in line
+
+    drive(act, clock=lambda: now[0])
+
+
+class Bench(App[None]):
+    """A panel alone."""
+
+    CSS = "Panel { height: auto; } " + " ".join(f".ink--{ink} {{ color: red; }}" for ink in INKS)
+
+    def compose(self) -> ComposeResult:
+        yield Panel(id="one")
+
+
+def test_a_panel_grows_with_its_text_and_paints_only_differences() -> None:
+    import asyncio
+
+    async def session() -> None:
+        app = Bench()
+        async with app.run_test(size=(30, 10)) as pilot:
+            panel = app.query_one(Panel)
+            painted: list[int] = []
+            original = panel.render_line
+            panel.render_line = lambda y: painted.append(y) or original(y)  # type: ignore[method-assign, func-returns-value]
+
+            async def show(*texts: str) -> list[int]:
+                painted.clear()
+                lines: Lines = tuple(((text, "text"),) for text in texts)
+                panel.show(lambda _w, _h: lines)
+                await pilot.pause()
+                return sorted(set(painted))
+
+            assert await show("a", "b", "c") == [0, 1, 2]
+            assert panel.size.height == 3
+            assert await show("a", "b", "c") == []
+            assert await show("a", "B", "c") != []
+            await show("a")
+            assert panel.size.height == 1
+
+    asyncio.run(session())
+
+
+def test_every_ink_has_a_look_in_the_stylesheet() -> None:
+    async def act(app: Console, _: Pilot[None]) -> None:
+        table = table_of(app)
+        assert isinstance(table, Inked)
+        looks = {ink: table.ink(ink) for ink in INKS}
+        assert all(look != Style.null() and look.color is not None for look in looks.values())
+        assert looks["good"].color != looks["bad"].color != looks["warn"].color
+
+    drive(act)
+
+
+def test_lines_are_clipped_and_aligned_to_their_width() -> None:
+    line = (("temperature ", "faint"), ("87.0", "bad"))
+    assert clip(line, 14, UNICODE) == (("temperature ", "faint"), ("8…", "bad"))
+    assert clip(line, 40, ASCII) == line
+    assert right_align((("ab", "text"),), (("z", "bad"),), 5) == (("ab", "text"), ("  ", "text"), ("z", "bad"))
+    assert right_align((("abcd", "text"),), (("z", "bad"),), 5) == (("abcd", "text"),)
