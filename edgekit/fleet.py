@@ -248,13 +248,13 @@ def _with_live(device: Device, window: Metrics, message: Received) -> Device:
 
 
 def _with_late(device: Device, window: Metrics, message: Received) -> Device:
-    """A late window goes to its place in the history if its clock can be trusted; it is no news of the present."""
-    at_s = window.t_unix_ms / 1000
+    """Its samples count; its place in the history it gets if its clock can be trusted. It is no news of the present."""
+    latency = window_latency(window)
+    device, at_s = replace(device, newer=_merge(device.newer, latency)), window.t_unix_ms / 1000
     if not window.clock_synced or at_s > message.received_s:
         return device
-    latency = window_latency(window)
     history = sorted((*device.history, _point(window, latency, at_s)), key=lambda p: p.at_s)
-    return replace(device, history=tuple(history[-HISTORY_WINDOWS:]), newer=_merge(device.newer, latency))
+    return replace(device, history=tuple(history[-HISTORY_WINDOWS:]))
 
 
 def _point(window: Metrics, latency: Histogram | None, at_s: float) -> WindowPoint:

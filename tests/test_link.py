@@ -129,9 +129,13 @@ def test_stop_delivers_everything_and_the_farewell_before_it_disconnects(network
 
 @pytest.mark.broker
 @needs_mosquitto
-def test_a_restarted_broker_is_found_again_and_nothing_stored_is_lost(network: Network) -> None:
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
+def test_a_restarted_broker_is_found_again_and_gets_everything_stored_meanwhile(network: Network) -> None:
     broker = network.broker()
-    opening = Opening(first=[Outgoing("t/born", b"born", retain=True)])
+    # A session that the broker itself keeps over its restart: it misses nothing that arrives afterwards.
+    keeper = ["mosquitto_sub", "-p", str(broker.port), "-i", "keeper", "-c", "-q", "1", "-t", "t/#"]
+    subprocess.run([*keeper, "-E"], check=True)
+    opening = Opening(first=[Outgoing("t/born", b"born")])
     writer, ears = network.link(broker.port, name="writer", opening=lambda: opening)
     assert connected(writer)
     broker.stop()
@@ -139,14 +143,11 @@ def test_a_restarted_broker_is_found_again_and_nothing_stored_is_lost(network: N
     for i in range(50):
         writer.store("t/data", b"%d" % i)
     assert writer.outbox.depth == 50
-    again = network.broker(port=broker.port)
-    reader, heard = network.link(again.port, name="reader", reads=("t/#",))
-    assert connected(reader)
-    assert connected(writer)
+    network.broker(port=broker.port)
     assert until(lambda: writer.outbox.depth == 0)
-    assert set(heard.payloads("t/data")) <= {b"%d" % i for i in range(50)}
     assert [state.connected for state in ears.states][:2] == [True, False]
-    assert until(lambda: len(heard.payloads("t/born")) >= 1)
+    heard = subprocess.run([*keeper, "-C", "52", "-W", "5"], capture_output=True, text=True, check=True).stdout.split()
+    assert heard == ["born", "born", *map(str, range(50))]
 
 
 @pytest.mark.broker

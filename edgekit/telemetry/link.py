@@ -85,6 +85,7 @@ class Link:
         self._prepare, self._takeover_wait_s = prepare, takeover_wait_s
         self._protocols = [MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311]
         self._direct: deque[Outgoing] = deque()
+        self._takes_direct = False
         self._connection: Connection | None = None
         self._stopping, self._reopen = threading.Event(), threading.Event()
         self._suspects = self._delivered = False
@@ -98,7 +99,7 @@ class Link:
 
     def send(self, message: Outgoing) -> None:
         """Publish soon if connected; otherwise it is forgotten (the next opening says what still matters)."""
-        if self.state.connected:
+        if self._takes_direct:
             self._direct.append(message)
             self._wake()
 
@@ -162,16 +163,17 @@ class Link:
         connection = self._open(opening)
         clean = False
         try:
+            self._direct.clear()
+            self._takes_direct = True
             connection.subscribe(self._subscriptions)
             self._settle(connection, opening.settle_s)
             if self._reopen.is_set():
                 return False
-            self._direct.clear()
-            self._direct.extend(opening.first)
+            self._direct.extendleft(reversed(opening.first))
             self._say(LinkState(connected=True, text="connected"))
             clean = self._serve(connection)
         finally:
-            self._connection = None
+            self._takes_direct, self._connection = False, None
             connection.close(clean=clean)
         if clean:
             self._delivered = True
