@@ -271,6 +271,14 @@ def test_a_rockchip_npu_in_a_container_without_device_tree(plant: Plant) -> None
     assert facts.memory.model == "unified"
 
 
+@pytest.mark.parametrize(("status", "usable"), [("okay", None), ("disabled", False)])
+def test_a_rockchip_that_no_table_lists_is_told_by_its_npus_node(
+    plant: Plant, status: str, usable: bool | None
+) -> None:
+    board = dt("radxa,e52c", "rockchip,rk3582") | node("npu@fdab0000", "rockchip,rk3588-rknpu", status=status)
+    assert (only(plant(board)).kind, only(plant(board)).usable) == ("rknpu", usable)
+
+
 def test_galcore_proves_no_npu_but_the_npu_node_does(plant: Plant) -> None:
     gpu_only = dt("fsl,imx8mn-evk", "fsl,imx8mn") | node("soc@0/gpu@38000000", "vivante,gc") | {"dev/galcore": ""}
     assert found(plant(gpu_only)) == []

@@ -58,6 +58,7 @@ _NPUS: Tuple[_Npu, ...] = (
 _ANY_RKNPU = _Npu("rknpu", "Rockchip NPU", "(?!)", "(?!)", _RKNPU_DEV, (), (), True, None, _RKNPU_PRECISIONS)
 _RKNPU_ADDRESSES = {"fdab0000.npu": "rk3588", "27700000.npu": "rk3576", "fde40000.npu": "rk3568"}
 _RKNPU_VERSIONS = ("sys/kernel/debug/rknpu/version", "proc/rknpu/version")
+_OFF = "switched off in the device tree"
 _ROCKET_SINCE = (6, 18)
 "First mainline kernel with the rocket driver (unsourced)."
 _RKNPU_KERNELS = ((4, 4), (4, 19), (5, 10), (6, 1))
@@ -96,7 +97,7 @@ def _names_npu(npu: _Npu, node: str) -> bool:
 
 def _verdict(scene: Scene, npu: _Npu, *, nodes_dt: List[bool]) -> Tuple[Verdict, Tuple[DeviceNode, ...]]:
     if nodes_dt and not any(nodes_dt):
-        return Verdict(False, "switched off in the device tree"), ()
+        return Verdict(False, _OFF), ()
     if npu.kind == "rknpu":
         verdict, nodes, _ = _rknpu(scene)
         return verdict, nodes
@@ -161,14 +162,24 @@ def _without_chip(scene: Scene, found: Set[str]) -> List[Accelerator]:
     if nodes and "hexagon" not in found:
         npu = _hexagon("(version unknown)", "")
         extra.append(_accelerator(npu, judge(nodes, node_suffices=False, wanted=""), nodes, nodes[0].path))
-    busy = [name for name in scene.tree.names("sys/class/devfreq") if name in _RKNPU_ADDRESSES]
-    verdict, nodes, version = _rknpu(scene)
-    if "rknpu" not in found and (version or busy or any("rknpu" in node.path for node in nodes)):
-        chip = _RKNPU_ADDRESSES.get(busy[0], "") if busy else ""
-        npu = next((npu for npu in _NPUS if chip and re.fullmatch(npu.soc, chip)), _ANY_RKNPU)
-        seen = [version, *busy[:1], *(node.path for node in nodes)]
-        extra.append(_accelerator(npu, verdict, nodes, ", ".join(filter(None, seen))))
+    if "rknpu" not in found:
+        extra += _rknpu_without_chip(scene)
     return extra
+
+
+def _rknpu_without_chip(scene: Scene) -> List[Accelerator]:
+    """A Rockchip NPU by its driver's marks or its node, named by the address of its clock where there is one."""
+    busy = [name for name in scene.tree.names("sys/class/devfreq") if name in _RKNPU_ADDRESSES]
+    nodes_dt = scene.dt.matching(_RKNPU)
+    verdict, nodes, version = _rknpu(scene)
+    if not (version or busy or nodes or nodes_dt):
+        return []
+    if nodes_dt and not any(node.enabled for node in nodes_dt):
+        verdict = Verdict(False, _OFF)
+    chip = _RKNPU_ADDRESSES.get(busy[0], "") if busy else ""
+    npu = next((npu for npu in _NPUS if chip and re.fullmatch(npu.soc, chip)), _ANY_RKNPU)
+    seen = [version, *busy[:1], *(f"device tree {node.name}" for node in nodes_dt), *(node.path for node in nodes)]
+    return [_accelerator(npu, verdict, nodes, ", ".join(filter(None, seen)))]
 
 
 def _accelerator(npu: _Npu, verdict: Verdict, nodes: Tuple[DeviceNode, ...], evidence: str) -> Accelerator:
