@@ -126,6 +126,13 @@ def test_a_spinning_fan_is_no_throttling(plant: Plant) -> None:
     assert read(plant({f"{folder}/type": "pwm-fan\n", f"{folder}/cur_state": "4"})).throttled is None
 
 
+def test_throttling_that_hardware_counts(plant: Plant) -> None:
+    jetson = hwmon(0, "soctherm_oc", oc1_event_cnt="2", oc3_event_cnt="5", oc3_throt_en="1")
+    assert read(plant(jetson)).throttle_events_count == 7
+    pc = {f"sys/devices/system/cpu/cpu{n}/thermal_throttle/core_throttle_count": "1\n" for n in range(3)}
+    assert read(plant({**pc, **hwmon(0, "coretemp")})).throttle_events_count == 3
+
+
 def test_gpu_load_is_a_ratio_and_its_clock_in_hertz(plant: Plant) -> None:
     files: Files = {"sys/devices/gpu.0/load": "735\n", "sys/class/devfreq/17000000.ga10b/cur_freq": "624750000\n"}
     reading = read(plant(files))

@@ -52,6 +52,8 @@ class Reading:
     gpu_hz: Optional[int]
     throttled: Optional[bool]
     "The system holds the clocks down now, for heat or for power."
+    throttle_events_count: Optional[int]
+    "Since boot, where hardware counts them: two readings tell whether it happened between."
     under_voltage: Optional[bool]
     problems: Tuple[str, ...] = ()
 
@@ -72,6 +74,7 @@ def read(root: Union[str, Path] = "/") -> Reading:
         gpu_load_ratio=_gpu_load(tree, problems),
         gpu_hz=_gpu_clock(tree),
         throttled=_throttled(tree, bits),
+        throttle_events_count=_throttle_events(tree),
         under_voltage=_under_voltage(tree, bits),
         problems=tuple(problems),
     )
@@ -216,6 +219,25 @@ def _throttled(tree: Tree, pi_bits: Optional[int]) -> Optional[bool]:
     ]
     known = [state for state in states if state is not None and state >= 0]
     return any(state > 0 for state in known) if known else None
+
+
+def _throttle_events(tree: Tree) -> Optional[int]:
+    """A Jetson's over-current events, an x86 core's thermal ones.
+
+    Check by hand: grep . /sys/class/hwmon/hwmon*/oc*_event_cnt; grep . /sys/devices/system/cpu/cpu0/thermal_throttle/*
+    """
+    names = [
+        f"{sensor}/{name}"
+        for sensor in _entries(tree, "sys/class/hwmon", "hwmon")
+        if tree.line(sensor + "/name") == "soctherm_oc"
+        for name in tree.names(sensor)
+        if name.startswith("oc") and name.endswith("_event_cnt")
+    ]
+    names += [
+        f"{core}/thermal_throttle/core_throttle_count" for core in _entries(tree, "sys/devices/system/cpu", "cpu")
+    ]
+    counts = [count for count in map(tree.integer, names) if count is not None and count >= 0]
+    return sum(counts) if counts else None
 
 
 def _under_voltage(tree: Tree, pi_bits: Optional[int]) -> Optional[bool]:
