@@ -12,7 +12,7 @@ from edgekit.manifest import TensorSpec
 from edgekit.serve.exchange import aligned_body
 from edgekit.serve.protocol import DATATYPES, DTYPES, decode_request, encode_response, error_body
 from edgekit.serve.signature import Signature
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -80,7 +80,7 @@ def test_json_data_may_be_flat_or_nested(data):
 
 
 @pytest.mark.parametrize("datatype", DTYPES)
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_datatype_comes_back_bit_for_bit_in_both_encodings(datatype, data):
     dtype = np.dtype(DTYPES[datatype])
@@ -279,6 +279,7 @@ def test_parameters_that_cannot_be_honoured_are_refused_not_ignored(more, messag
         decode_request(raw, head, signature())
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400), st.one_of(st.none(), st.integers(0, 400)))
 def test_no_body_whatever_raises_anything_but_our_errors(raw, head):
     with pytest.raises(EdgekitError):

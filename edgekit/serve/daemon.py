@@ -96,6 +96,8 @@ class Daemon:
             if self._config.http.unix_socket:
                 Path(self._config.http.unix_socket).unlink(missing_ok=True)
             if self._is_stuck:  # a thread deep in a runtime would keep the interpreter, or crash its end
+                if self._failure is not None:
+                    logger.error("%s", self._failure)
                 _exit_now(0 if self._failure is None else 5)
         if self._failure is not None:
             raise self._failure
@@ -110,8 +112,8 @@ class Daemon:
         server = routes.server = HttpServer(
             routes, token=self._token, max_request_bytes=http.max_request_bytes, max_connections=http.max_connections
         )
-        await server.start(listener)
         self._reporter = self._start_reporter()
+        await server.start(listener)
         executor = ThreadPoolExecutor(1, thread_name_prefix="load")
         loading = self._loop.run_in_executor(executor, self._load)
         signs = [asyncio.ensure_future(self._note_loading(loading)), asyncio.ensure_future(self._feed_watchdog())]
@@ -151,11 +153,15 @@ class Daemon:
             )
             why = "; ".join(plan.reasons)
             logger.info("%s: %s with %s: %s", model.name, plan.artifact.record.name, plan.settings.label, why)
-            self._models[model.name] = plan.state("loading")
+            self._tell(plan.state("loading"))
             lane = load_lane(plan, self._recorder)
             lane.on_death = self._die_on_the_loop
             self._engine.models[model.name].lane = lane
-            self._models[model.name] = plan.state("ready")
+            self._tell(plan.state("ready"))
+
+    def _tell(self, state: ModelState) -> None:
+        """A new mapping each time: the reporter's thread may be reading the one before."""
+        self._models = {**self._models, state.model: state}
 
     def _note_progress(self, text: str, _share: float) -> None:
         self._status = text
