@@ -14,7 +14,9 @@ from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms, speed_up
 from edgekit.manifest import Model
 
 _MIB = 2**20
-_MIN_WIDTH = 100
+_MIN_WIDTH = 104
+_NARROW = ("p50 ms", "p99", "vs standard", "peak MiB")
+_WIDE = ("p50 ms", "p90", "p99", "vs standard", "cold ms", "peak MiB", "MiB", "kept")
 
 
 def print_table(model: Model, rows: Sequence[Measurement]) -> None:
@@ -39,10 +41,10 @@ def _table(model: Model, rows: Sequence[Measurement], base: Measurement | None, 
     device = rows[0].device if rows else {}
     title = f"{model.name} on {device.get('cpu', 'this machine')}, {device.get('cores', '?')} cores"
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
-    table.add_column("artifact", overflow="fold")
-    table.add_column("runs in", overflow="fold")
-    for heading in ("p50 ms", "p90", "p99", "vs standard", "cold ms", "peak MiB", *(("MiB", "kept") if wide else ())):
-        table.add_column(heading, justify="right")
+    for heading in ("artifact", "runs in"):
+        table.add_column(heading, no_wrap=True)
+    for heading in _WIDE if wide else _NARROW:
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in sorted(rows, key=_order):
         table.add_row(*_cells(row, base, wide=wide))
     return table
@@ -56,22 +58,24 @@ def _cells(row: Measurement, base: Measurement | None, *, wide: bool) -> list[Te
     name = Text(row.artifact, style="bold" if row.artifact == "standard" else "cyan")
     if row.latency is None:
         return [name, row.settings.label, Text("failed", style="red")]
-    half = (row.latency.p50_high_ms - row.latency.p50_low_ms) / 2
-    cells: list[Text | str] = [
+    half = (row.latency.p50_high_ms - row.latency.p50_low_ms) / 2 / row.latency.p50_ms
+    peak = f"{row.peak_memory_bytes / _MIB:.0f}" if row.peak_memory_bytes else "–"
+    if not wide:
+        median, p99 = ms(row.latency.p50_ms), _percentile(row.latency.p99_ms)
+        return [name, row.settings.label, median, p99, _against(row, base), peak]
+    kept = f"{row.accuracy_ratio:.1%}" if row.accuracy_ratio is not None else "?"
+    return [
         name,
         row.settings.label,
-        Text.assemble(ms(row.latency.p50_ms), (f" ±{half / row.latency.p50_ms:.1%}", "dim")),
+        Text.assemble(ms(row.latency.p50_ms), (f" ±{half:.1%}", "dim")),
         _percentile(row.latency.p90_ms),
         _percentile(row.latency.p99_ms),
         _against(row, base),
         f"{row.start.total_ms:.0f}" if row.start else "–",
-        f"{row.peak_memory_bytes / _MIB:.0f}" if row.peak_memory_bytes else "–",
+        peak,
+        f"{row.size_bytes / _MIB:.2f}",
+        Text(kept, style="yellow" if not row.fit or row.accuracy_ratio is None else ""),
     ]
-    if wide:
-        kept = f"{row.accuracy_ratio:.1%}" if row.accuracy_ratio is not None else "?"
-        bad = not row.fit or row.accuracy_ratio is None
-        cells += [f"{row.size_bytes / _MIB:.2f}", Text(kept, style="yellow" if bad else "")]
-    return cells
 
 
 def _percentile(value: float | None) -> Text:
