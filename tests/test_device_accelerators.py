@@ -219,6 +219,17 @@ def test_a_discrete_gpu_makes_the_machine_discrete(plant: Plant) -> None:
     assert facts.accelerators[0].usable is False
 
 
+def test_a_gpu_whose_driver_is_loaded_without_a_node_is_not_usable(plant: Plant) -> None:
+    gpu = only(plant(pci("0000:01:00.0", 0x10DE, 0x2504, 0x030000) | {"proc/driver/nvidia/version": "NVRM version"}))
+    assert (gpu.kind, gpu.usable) == ("cuda_dgpu", False)
+    assert "/dev/nvidia0" in (gpu.why_not_usable or "")
+
+
+def test_a_card_whose_node_is_named_by_its_address(plant: Plant) -> None:
+    card = only(plant(pci("0000:01:00.0", 0x1F9D, 0x1100, 0x120000) | {"dev/metis-0:1:0": ""}))
+    assert [node.path for node in card.nodes] == ["/dev/metis-0:1:0"]
+
+
 def test_a_gpu_that_only_the_drivers_own_list_shows(plant: Plant) -> None:
     information = "Model: \t\t NVIDIA GeForce RTX 3060\nIRQ: 1\n"
     gpu = only(plant({"proc/driver/nvidia/gpus/0000:01:00.0/information": information, "dev/nvidia0": ""}))

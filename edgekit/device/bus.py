@@ -91,7 +91,7 @@ def usb_devices(tree: Tree) -> Tuple[UsbDevice, ...]:
 
 
 def device_nodes(tree: Tree, *names: str) -> Tuple[DeviceNode, ...]:
-    """Those of the nodes that exist; a name that ends in "*" stands for every number after it."""
+    """Those of the nodes that exist; "*" at the end of a name stands for a number (or "0:1:0")."""
     paths = []
     for name in names:
         if not name.endswith("*"):
@@ -103,7 +103,8 @@ def device_nodes(tree: Tree, *names: str) -> Tuple[DeviceNode, ...]:
 
 
 def _numbered(entry: str, stem: str) -> bool:
-    return entry.startswith(stem) and entry[len(stem) :].isdigit()
+    rest = entry[len(stem) :]
+    return entry.startswith(stem) and bool(rest) and all(letter.isdigit() or letter == ":" for letter in rest)
 
 
 def _node(tree: Tree, path: str) -> DeviceNode:

@@ -37,7 +37,7 @@ _APEX = _Card("edgetpu_pcie", "Coral Edge TPU", ("dev/apex_*",), ("apex",), True
 _MEMRYX = _Card("memryx", "MemryX MX3", ("dev/memx*",), ("memx_cascade_plus_pcie",), True, True, None)
 _AXCL_NODES = ("dev/axcl_host", "dev/ax_mmb_dev", "dev/msg_userdev")
 _AXCL = _Card("axcl", "Axera AXCL card", _AXCL_NODES, ("axcl_host", "ax_pcie_host_dev"), False, True, None)
-_AXELERA = _Card("axelera", "Axelera Metis AIPU", ("dev/metis*",), ("metis",), False, True, None)
+_AXELERA = _Card("axelera", "Axelera Metis AIPU", ("dev/metis-*",), ("metis",), False, True, None)
 _XDNA_PRECISIONS = ("int8", "bf16")
 
 _BY_ID: Dict[str, _Card] = {

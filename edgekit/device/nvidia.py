@@ -149,7 +149,7 @@ def _abilities(compute_capability: Optional[str]) -> Dict[str, Any]:
 def _discrete(scene: Scene, displays: List[PciDevice]) -> List[Accelerator]:
     gpus = read_gpus() if scene.tree.live and (displays or scene.tree.exists("dev/nvidiactl")) else {}
     nodes = device_nodes(scene.tree, "dev/nvidia*")
-    loaded = scene.loaded("nvidia")
+    loaded = scene.loaded("nvidia") or (("nvidia",) if scene.tree.exists("proc/driver/nvidia/version") else ())
     found = []
     for device in displays:
         gpu = gpus.get(device.address.lower())
