@@ -21,13 +21,14 @@ from edgekit.fetch import all_artifacts
 from edgekit.files import write_atomic
 from edgekit.manifest import Model
 from edgekit.prior import Machine, prior
-from edgekit.runtimes.available import installed_version
+from edgekit.runtimes.available import installed_version, survey
 from edgekit.selection import PERCENTILES, Limits, Selection, check_limits, select
 from edgekit.strict import read_json
 from edgekit.verify import Verifier
 
 logger = logging.getLogger(__name__)
 
+_CPU_HOOKS = frozenset({"CPUExecutionProvider", "CPU", "XNNPACK"})
 _INSTALLS = {"onnx": "pip install onnxruntime", "tflite": "pip install ai-edge-litert"}
 
 
@@ -98,12 +99,24 @@ def find_candidates(model: Model, home: Home, facts: Facts, space: Space) -> lis
         runtimes=space.runtimes,
         threads=space.threads,
         axes=space.axes,
+        hooks=_hooks(facts),
     )
     if not found:
         formats = sorted({artifact.record.format for artifact in artifacts})
         mend = " or ".join(_INSTALLS[name] for name in formats)
         raise RuntimeUnavailable(", ".join(formats), f"no installed runtime reads {model.name}", mend)
     return found
+
+
+def _hooks(facts: Facts) -> dict[str, list[str]]:
+    """Providers and devices beside the CPU that ran a model just now; asked only where an accelerator is present."""
+    if not any(accelerator.present for accelerator in facts.accelerators):
+        return {}
+    return {
+        runtime.name: [p.name for p in runtime.providers if p.runs and p.name not in _CPU_HOOKS]
+        for runtime in survey()
+        if runtime.loads
+    }
 
 
 def measure(

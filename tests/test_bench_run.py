@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from edgekit.artifact import sha256_of
@@ -253,6 +254,32 @@ def test_candidates_are_artifacts_times_runtimes_times_threads(tmp_path):
     assert {c.settings.threads for c in found} == {1, 4}
     assert len({c.name for c in found}) == len(found)
     assert all(c.settings.providers == () for c in found if c.settings.runtime == "litert")
+
+
+def test_an_accelerator_is_tried_once_with_the_cpu_behind_it(tmp_path):
+    model = load_model("digits")
+    artifacts = [a for a in all_artifacts(model, Home(tmp_path)) if a.record.name == "standard"]
+    hooks = {"onnxruntime": ["CUDAExecutionProvider"], "openvino": ["GPU"]}
+    found = candidates(model, artifacts, cores=4, runtimes=["onnxruntime", "openvino"], hooks=hooks)
+    labels = [to_record(c.settings, "1").label for c in found]
+    assert labels == [
+        "onnxruntime 1t",
+        "onnxruntime 4t",
+        "onnxruntime CUDA 1t",
+        "openvino 1t",
+        "openvino 4t",
+        "openvino GPU 1t",
+    ]
+    assert [name for name, _ in found[2].settings.providers] == ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+def test_a_file_compiled_for_a_delegate_is_opened_with_it_only(tmp_path):
+    model = load_model("digits")
+    artifact = next(a for a in all_artifacts(model, Home(tmp_path)) if a.record.name == "litert-int8")
+    record = msgspec.structs.replace(artifact.record, requires=("libedgetpu.so.1",))
+    compiled = msgspec.structs.replace(artifact, record=record)
+    (only,) = candidates(model, [compiled], cores=4, runtimes=["onnxruntime", "litert"])
+    assert only.settings.delegate == "libedgetpu.so.1"
 
 
 def test_threads_follow_the_quota_not_the_host(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgekit.artifact import Artifact
 from edgekit.bench.record import Settings
@@ -35,6 +35,7 @@ def candidates(
     runtimes: Sequence[str] | None = None,
     threads: Sequence[int] | None = None,
     axes: Mapping[str, int] | None = None,
+    hooks: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Candidate]:
     """Every artifact in every installed runtime that reads its format, with one thread and with all usable cores.
 
@@ -43,24 +44,32 @@ def candidates(
         runtimes: None is every installed one.
         threads: None is one and `cores`.
         axes: sizes that replace the manifest's defaults.
+        hooks: runtime -> execution providers or devices beside its CPU that have run a model here.
     """
     wanted = installed_runtimes() if runtimes is None else tuple(runtimes)
     counts = sorted({1, max(1, cores)}) if threads is None else list(dict.fromkeys(threads))
-    return [
-        Candidate(
-            artifact=artifact,
-            settings=SessionSettings(
-                runtime=runtime,
-                providers=CPU_PROVIDERS if runtime == "onnxruntime" else (),
-                threads=count,
-                axes=session_axes(model, axes or {}, artifact.record.axes),
-            ),
-        )
-        for artifact in artifacts
-        for runtime in wanted
-        if RUNTIMES[runtime] == artifact.record.format
-        for count in counts
-    ]
+    found = []
+    for artifact in artifacts:
+        bound = session_axes(model, axes or {}, artifact.record.axes)
+        for runtime in wanted:
+            if RUNTIMES[runtime] == artifact.record.format:
+                ways = _ways(artifact, runtime, counts, (hooks or {}).get(runtime, ()))
+                found += [Candidate(artifact=artifact, settings=replace(way, axes=bound)) for way in ways]
+    return found
+
+
+def _ways(artifact: Artifact, runtime: str, counts: Sequence[int], hooks: Sequence[str]) -> list[SessionSettings]:
+    """How one runtime may open one artifact: its CPU at each thread count, and each accelerator once."""
+    if artifact.record.requires:  # compiled for a delegate: nothing else can run it
+        return [SessionSettings(runtime=runtime, providers=(), delegate=artifact.record.requires[0])]
+    providers = CPU_PROVIDERS if runtime == "onnxruntime" else ()
+    ways = [SessionSettings(runtime=runtime, providers=providers, threads=count) for count in counts]
+    for hook in hooks:
+        if runtime == "onnxruntime":
+            ways.append(SessionSettings(runtime=runtime, providers=((hook, {}), *CPU_PROVIDERS)))
+        else:
+            ways.append(SessionSettings(runtime=runtime, providers=(), delegate=hook))
+    return ways
 
 
 def to_record(settings: SessionSettings, runtime_version: str | None = None) -> Settings:

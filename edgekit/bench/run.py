@@ -200,8 +200,10 @@ def _slice(run: _Run, seconds: float, plan: Plan) -> None:
 
 def _finish(run: _Run, plan: Plan) -> None:
     run.placed = run.process.ask(say.Place(), say.Placed, timeout_s=plan.start_timeout_s)
-    if run.placed.unused and not run.candidate.settings.allow_fallback and run.candidate.settings.delegate:
-        raise CandidateFailed(f"{', '.join(run.placed.unused)} was asked for and ran none of the operators")
+    settings = run.candidate.settings
+    hook = settings.delegate or next((name for name, _ in settings.providers), None)
+    if hook in run.placed.unused and not settings.allow_fallback:
+        raise CandidateFailed(f"{hook} was asked for and ran none of the operators")
 
 
 def _row(model: Model, run: _Run, before: Conditions, run_id: str) -> Measurement:
