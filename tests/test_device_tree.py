@@ -69,6 +69,22 @@ def test_an_absolute_link_stays_inside_a_captured_tree(plant: Plant) -> None:
     assert Tree(root).data("escape") is None
 
 
+def test_a_link_is_there_and_named_though_its_target_was_not_captured(plant: Plant) -> None:
+    root = plant({"sys/class/net/eth0/address": "x"})
+    (root / "sys/class/net/eth0/device").symlink_to("../../../devices/platform/fd580000.ethernet")
+    assert Tree(root).exists("sys/class/net/eth0/device")
+    assert Tree(root).target("sys/class/net/eth0/device") == "fd580000.ethernet"
+    assert Tree(root).data("sys/class/net/eth0/device") is None
+
+
+def test_a_links_name_is_not_read_through_a_folder_outside_the_root(plant: Plant, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/driver").symlink_to("../secret")
+    root = plant({"sys/x": ""})
+    (root / "sys/card").symlink_to(tmp_path / "outside")
+    assert Tree(root).target("sys/card/driver") is None
+
+
 def test_a_relative_link_through_folders_is_followed(plant: Plant) -> None:
     root = plant({"sys/devices/pci0/0000:01:00.0/vendor": "0x1e60\n"})
     (root / "sys/bus").mkdir()

@@ -110,19 +110,26 @@ class Tree:
             return ()
 
     def exists(self, name: str) -> bool:
-        """Whether something lies at `name`, of any type."""
-        path = self.path(name)
+        """Whether something lies at `name`, of any type; a link counts even where its target was not captured."""
+        entry = self._entry(name)
         try:
-            return path is not None and os.path.lexists(path)
+            return entry is not None and os.path.lexists(entry)
         except ValueError:
             return False
 
     def target(self, name: str) -> Optional[str]:
         """The last part of where a link points: `driver -> ../../bus/pci/drivers/hailo` gives "hailo"."""
+        entry = self._entry(name)
         try:
-            return os.path.basename(os.readlink(os.path.join(self.root, name))) or None
+            return None if entry is None else os.path.basename(os.readlink(entry)) or None
         except (OSError, ValueError):
             return None
+
+    def _entry(self, name: str) -> Optional[str]:
+        """`name` with the links of its folder followed, but not a link that it is itself."""
+        folder, _, last = name.rpartition("/")
+        parent = self.path(folder)
+        return None if parent is None else os.path.join(parent, last)
 
     def status(self, name: str) -> Optional[os.stat_result]:
         """The stat of what lies at `name`, links followed."""
