@@ -16,7 +16,7 @@ from edgekit.bench.record import Latency, Measurement
 from edgekit.bench.run import Plan, Progress, accuracy_fields, bench
 from edgekit.config import Home
 from edgekit.device.probe import Facts, probe
-from edgekit.errors import ConfigError, RuntimeUnavailable
+from edgekit.errors import ArtifactError, ConfigError, RuntimeUnavailable
 from edgekit.fetch import all_artifacts
 from edgekit.files import write_atomic
 from edgekit.manifest import Model
@@ -128,7 +128,10 @@ def measure(
     progress: Progress | None = None,
     fresh: bool = False,
 ) -> list[Measurement]:
-    """A measurement of each candidate, in their order; those that are still valid are taken from the store."""
+    """A measurement of each candidate, in their order; those that are still valid are taken from the store.
+
+    Raises ArtifactError when every candidate fails for one and the same reason.
+    """
     known = {} if fresh else _known(model, found, home)
     enough = {name: m for name, m in known.items() if m.latency and _suffices(m.latency, plan)}
     missing = [candidate for candidate in found if candidate.name not in enough]
@@ -142,7 +145,15 @@ def measure(
         if progress:
             progress(f"checking the accuracy of {candidate.name}", 1.0)
         judged.append(verifier.judge(rows[candidate.name], candidate))
+    _refuse_hopeless(judged, found)
     return judged
+
+
+def _refuse_hopeless(rows: Sequence[Measurement], found: Sequence[Candidate]) -> None:
+    """A file that no candidate can open is one clear line, not a list of failures. Raises ArtifactError."""
+    reasons = {row.failure for row in rows}
+    if len(reasons) == 1 and None not in reasons:
+        raise ArtifactError(found[0].artifact.path, str(reasons.pop()))
 
 
 def _suffices(latency: Latency, plan: Plan) -> bool:

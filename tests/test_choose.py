@@ -181,6 +181,15 @@ def test_formats_that_nothing_reads_say_what_to_install(tmp_path, facts):
         )
 
 
+def test_a_bare_file_is_its_own_standard(tmp_path, facts):
+    path = tmp_path / "mine.onnx"
+    path.write_bytes((load_model("digits").folder / "digits.onnx").read_bytes())
+    model = load_model(str(path))
+    selection = choose(model, Limits(), home=Home(tmp_path / "home"), facts=facts, seconds=SECONDS, space=ONE)
+    assert selection.artifact == "standard"
+    assert selection.accuracy_ratio == 1.0
+
+
 # The commands, as typed.
 
 
@@ -257,7 +266,9 @@ def test_bench_json_is_the_measurements(state, capsys):
 def test_a_file_that_nothing_can_open_is_one_line_and_exit_code_5(state, capsys, tmp_path):
     path: Path = tmp_path / "text.onnx"
     path.write_text("a text file with the wrong name, long enough to be looked at\n")
-    assert main(["bench", str(path), "--seconds", "0.05"]) == 5
-    err = capsys.readouterr().err
-    assert "is a text file, not an ONNX model" in err
-    assert err.count("\n") == 1
+    for verb in ("bench", "select"):
+        assert main([verb, str(path), "--seconds", "0.05", "--json"]) == 5
+        out, err = capsys.readouterr()
+        assert "is a text file, not an ONNX model" in err
+        assert err.count("\n") == 1
+        assert out == ""

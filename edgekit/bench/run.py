@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgekit.artifact import ArtifactRecord
+from edgekit.artifact import STANDARD, ArtifactRecord
 from edgekit.bench import protocol as say
 from edgekit.bench.candidates import Candidate, to_record
 from edgekit.bench.conditions import conditions, this_device
@@ -235,8 +235,9 @@ def _row(model: Model, run: _Run, before: Conditions, run_id: str) -> Measuremen
 def accuracy_fields(record: ArtifactRecord) -> dict[str, Any]:
     """What a measurement repeats of the artifact's own record, by field name."""
     accuracy = record.accuracy
-    # a float32 file that was made from nothing is the yardstick itself
-    yardstick = 1.0 if record.made_from_sha256 is None and record.precision == "float32" else None
+    # the standard is the yardstick itself, and a float32 file that was made from nothing is as good
+    original = record.made_from_sha256 is None and record.precision == "float32"
+    yardstick = 1.0 if original or record.name == STANDARD else None
     return {
         "accuracy_value": accuracy.value if accuracy else None,
         "accuracy_ratio": accuracy.ratio if accuracy and accuracy.ratio is not None else yardstick,

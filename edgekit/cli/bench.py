@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgekit.bench.record import Measurement
     from edgekit.bench.run import Plan
     from edgekit.choose import Space
     from edgekit.device.probe import Facts
@@ -52,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
 
         print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
     else:
-        _refuse_hopeless(rows, str(found[0].artifact.path))
         from edgekit.cli.bench_table import print_table
 
         print_table(model, rows)
@@ -100,12 +98,3 @@ def _plan(args: argparse.Namespace, facts: Facts) -> Plan:
         max_seconds=float("inf"),
         memory_limit_bytes=limit,
     )
-
-
-def _refuse_hopeless(rows: Sequence[Measurement], path: str) -> None:
-    """A file that no candidate can open is one clear line, not a table of failures. Raises ArtifactError."""
-    from edgekit.errors import ArtifactError
-
-    reasons = {row.failure for row in rows}
-    if len(reasons) == 1 and None not in reasons:
-        raise ArtifactError(path, str(reasons.pop()))
