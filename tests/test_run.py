@@ -297,7 +297,7 @@ def test_without_a_selection_it_measures_and_remembers(daemon, tmp_path):
     model = tmp_path / "double.onnx"
     write_doubler(model, 1, "length")
     config = tmp_path / "edgekit.toml"
-    config.write_text(f'[[model]]\nname = "{model}"\naccuracy_floor = 0\nthreads = 1\naxes = {{length = 8}}\n')
+    config.write_text(f'[[model]]\nname = "{model}"\nthreads = 1\naxes = {{length = 8}}\n')
     words = ("--config", config, "--port", "0", "--json")
     run = daemon(*words)
     chosen = json.loads(run.first_line())["models"][0]

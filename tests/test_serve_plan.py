@@ -92,10 +92,10 @@ def test_a_selection_that_does_not_hold_is_made_again(home, facts, caplog, tmp_p
     home.selection("relu").write_bytes(msgspec.json.encode(stale))
     caplog.set_level("INFO")
     for latency_ms, words in (
-        (None, "relu: the selected artifact int8 has gone or changed"),
-        (500.0, "relu: the stored selection was made for other limits"),
+        (None, "relu: the selected artifact int8 has gone or changed: measuring"),
+        (500.0, "relu: the stored selection was made for other limits: measuring"),
     ):
-        wanted = ModelConfig(name="relu", threads=1, accuracy_floor=0.0, latency_ms=latency_ms)
+        wanted = ModelConfig(name="relu", threads=1, latency_ms=latency_ms)
         plan = make_plan(model, wanted, home=home, facts=facts, threads=1)
         assert words in caplog.text
         assert plan.selection is not None
@@ -127,7 +127,7 @@ def test_an_artifact_that_is_not_what_its_record_says_is_not_opened(home, tmp_pa
     path = tmp_path / "damaged.onnx"
     path.write_bytes(damaged)
     artifact = msgspec.structs.replace(artifact, path=path)
-    plan = selected_plan(model, ModelConfig(name="digits"), artifact, selection, threads=1)
+    plan = selected_plan(model, ModelConfig(name="digits"), [artifact], selection, threads=1)
     with pytest.raises(ArtifactError, match="sha256 is"):
         load_lane(plan, None)
 

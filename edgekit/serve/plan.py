@@ -76,17 +76,19 @@ def make_plan(
     `threads` is this model's share of the usable cores. Raises NoUsableArtifact, FetchError, ConfigError,
     RuntimeUnavailable.
     """
+    artifacts = all_artifacts(model, home)
     if wanted.artifact is not None:
-        return pinned_plan(model, wanted, all_artifacts(model, home), threads=threads)
+        return pinned_plan(model, wanted, artifacts, threads=threads)
     from edgekit.choose import Space, choose, load_selection  # deferred: a pinned artifact needs no bench
 
-    limits = _limits(wanted)
+    limits = _limits(model, wanted, artifacts)
     stored = load_selection(home, model.name)
-    if stored is not None and (plan := _stored_plan(model, wanted, stored, limits, home=home, threads=threads)):
-        return plan
+    why_not = "nothing selected yet" if stored is None else _why_not(stored, wanted, limits, artifacts)
+    if stored is not None and why_not is None:
+        return selected_plan(model, wanted, artifacts, stored, threads=threads)
     if not model.inputs:
-        _check_bare(model, wanted, home)
-    logger.info("%s: nothing selected yet: measuring for %g s each", model.name, MEASURE_S)
+        _check_bare(model, wanted, artifacts)
+    logger.info("%s: %s: measuring for %g s each", model.name, why_not, MEASURE_S)
     selection = choose(
         model,
         limits,
@@ -96,29 +98,22 @@ def make_plan(
         progress=progress,
         space=Space(axes=wanted.axes or None, threads=_thread_counts(wanted, threads)),
     )
-    artifact = _artifact_of(selection, all_artifacts(model, home))
-    assert artifact is not None, "a fresh selection names an artifact that is here"
-    return selected_plan(model, wanted, artifact, selection, threads=threads)
+    return selected_plan(model, wanted, artifacts, selection, threads=threads)
 
 
-def _stored_plan(
-    model: Model, wanted: ModelConfig, stored: Selection, limits: Limits, *, home: Home, threads: int
-) -> Plan | None:
-    """None, with the reason in the log, when the stored selection answers another question than the configuration's."""
-    if limits not in (stored.limits, Limits()):
-        logger.info("%s: the stored selection was made for other limits", model.name)
-        return None
-    artifact = _artifact_of(stored, all_artifacts(model, home))
-    if artifact is None:
-        logger.info("%s: the selected artifact %s has gone or changed", model.name, stored.artifact)
-        return None
-    return selected_plan(model, wanted, artifact, stored, threads=threads)
+def _why_not(stored: Selection, wanted: ModelConfig, limits: Limits, artifacts: Sequence[Artifact]) -> str | None:
+    """Why a stored selection does not answer the configuration; None when it does."""
+    asks_nothing = wanted == ModelConfig(name=wanted.name, threads=wanted.threads, axes=wanted.axes)
+    if limits != stored.limits and not asks_nothing:
+        return "the stored selection was made for other limits"
+    if _artifact_of(stored, artifacts) is None:
+        return f"the selected artifact {stored.artifact} has gone or changed"
+    return None
 
 
-def _check_bare(model: Model, wanted: ModelConfig, home: Home) -> None:
+def _check_bare(model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact]) -> None:
     """A user's own file may be anything: opened once, its fault is one line instead of every candidate's."""
-    standard = msgspec.structs.replace(wanted, artifact=STANDARD)
-    plan = pinned_plan(model, standard, all_artifacts(model, home), threads=1)
+    plan = pinned_plan(model, msgspec.structs.replace(wanted, artifact=STANDARD), artifacts, threads=1)
     open_session(plan.artifact.path, plan.settings).close()
 
 
@@ -126,12 +121,16 @@ def _thread_counts(wanted: ModelConfig, share: int) -> tuple[int, ...]:
     return (wanted.threads,) if wanted.threads else tuple(sorted({1, share}))
 
 
-def _limits(wanted: ModelConfig) -> Limits:
-    memory = wanted.memory_mb
+def _limits(model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact]) -> Limits:
+    memory, floor = wanted.memory_mb, wanted.accuracy_floor
+    if not model.inputs and all(a.record.name == STANDARD for a in artifacts):
+        # Nobody can measure a bare file's accuracy, and there is nothing else whose accuracy could be lower.
+        logger.info("%s: no evaluation data and no other artifact: its accuracy is taken as given", model.name)
+        floor = 0.0
     return Limits(
         latency_ms=wanted.latency_ms,
         memory_bytes=None if memory is None else int(memory * 2**20),
-        accuracy_floor=wanted.accuracy_floor,
+        accuracy_floor=floor,
         objective=wanted.objective,
     )
 
@@ -164,8 +163,12 @@ def pinned_plan(model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact]
     )
 
 
-def selected_plan(model: Model, wanted: ModelConfig, artifact: Artifact, selection: Selection, *, threads: int) -> Plan:
+def selected_plan(
+    model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact], selection: Selection, *, threads: int
+) -> Plan:
     """The artifact that a selection chose, as it was measured, within this model's share of the cores."""
+    artifact = _artifact_of(selection, artifacts)
+    assert artifact is not None, f"{selection.artifact} was found among the artifacts before"
     settings = to_session(selection.settings)
     reasons = selection.reasons
     if settings.threads > threads:
