@@ -59,10 +59,22 @@ def test_a_bare_device_says_what_is_missing_instead_of_showing_zeros() -> None:
 
 def test_the_selection_gives_reasons_and_rejections() -> None:
     text = text_of(detail.selection(DEVICE, 100, UNICODE))
-    assert "✓ fastest measured p50 here: 57.60 ms" in text
+    assert "· fastest measured p50 here: 57.60 ms" in text
     assert "✗ ocr-int8-dynamic: p99 345.6 ms is over the limit of 96 ms" in text
+    assert "ocr-detector  ✓ ocr-int8-static" in text
     assert "accuracy 99.4 % of the standard" in text
     assert "limit    96.0 ms" in text
+
+
+def test_a_long_list_of_rejections_is_cut_and_says_where_the_rest_is() -> None:
+    assert DEVICE.birth is not None
+    many = tuple((f"candidate-{i}", "slower") for i in range(20))
+    models = (msgspec.structs.replace(DEVICE.birth.models[0], rejections=many),)
+    device = replace(DEVICE, birth=msgspec.structs.replace(DEVICE.birth, models=models))
+    text = text_of(detail.selection(device, 100, UNICODE))
+    assert "candidate-7: slower" in text
+    assert "candidate-8" not in text
+    assert "and 12 more; edgekit select --explain tells all" in text
 
 
 def test_lanes_show_errors_rejections_hits_and_both_latencies() -> None:

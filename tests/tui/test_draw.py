@@ -45,7 +45,15 @@ def test_wrap_breaks_at_blanks_and_loses_no_word() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (0.0423, "0.04"), (8.416, "8.42"), (41.23, "41.2"), (182.4, "182"), (12_400.0, "12.4s")],
+    [
+        (None, "–"),
+        (0.0423, "0.042"),
+        (0.0, "0.00"),
+        (8.416, "8.42"),
+        (41.23, "41.2"),
+        (182.4, "182"),
+        (12_400.0, "12.4s"),
+    ],
 )
 def test_ms_shows_three_figures_and_seconds_when_long(value: float | None, text: str) -> None:
     assert draw.ms(value, UNICODE) == text

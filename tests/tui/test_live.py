@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -178,6 +179,10 @@ def test_ten_silent_devices_cost_next_to_nothing(broker: Mosquitto, terminal: Te
     time.sleep(3)
     share = (cpu_s(children[0]) - before) / (time.monotonic() - started)
     assert share <= 0.02, f"{share:.1%} of a core while nothing happens"
+    os.kill(int(children[0]), signal.SIGTERM)
+    wait_for(terminal.exit_file.exists, "the console to leave on SIGTERM", terminal.screen)
+    wait_for(terminal.exit_file.read_text, "its exit code")
+    assert terminal.exit_file.read_text().strip() == "0"
 
 
 def cpu_s(pid: str) -> float:

@@ -8,6 +8,7 @@ import pytest
 from edgekit.fleet import Fleet
 from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from edgekit_tui.app import Console, Folded
 
@@ -90,6 +91,15 @@ def test_hostile_names_and_tiny_screens_never_raise() -> None:
             await pilot.press(*keys)
         assert "日本語の長い名前" in text_of(app)
         assert "[bold]markup[/]" in text_of(app)
+        app.screen.query_one(Input).value = "[b]|markup [/red] [x"
+        await pilot.pause()
+        app.screen.query_one(Input).value = "device=[bold]markup[/]"
+        await pilot.pause()
+        assert "1 of 6  /device=[bold]markup[/]" in text_of(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "latency of ]/[pukram]dlob[, ms" in text_of(app)
+        await pilot.press("escape", "escape")
         assert "\x1b" not in text_of(app)
         app.post_message(Folded(VIEW))
         await pilot.pause()
@@ -99,7 +109,8 @@ def test_hostile_names_and_tiny_screens_never_raise() -> None:
             await pilot.pause()
         assert "gate-north" in text_of(app)
 
-    drive(act, view=replace(VIEW, rows=rows))
+    devices = {(name, name): VIEW.fleet.devices["berlin", "gate-north"] for name in names}
+    drive(act, view=replace(VIEW, rows=rows, fleet=replace(VIEW.fleet, devices=devices)))
 
 
 @pytest.mark.parametrize("theme", ["edgekit", "edgekit-light", "edgekit-high-contrast", "edgekit-colour-blind"])

@@ -24,6 +24,7 @@ LANE_COLUMNS: Mapping[str, int] = {
 "Widths in cells; latencies are p50/p99 of the window."
 FACT_LINES = 40
 GAUGE_CELLS = 14
+REJECTIONS = 8
 
 
 def heading(row: Row, device: Device, width: int, glyphs: Glyphs, now_s: float) -> Lines:
@@ -33,7 +34,9 @@ def heading(row: Row, device: Device, width: int, glyphs: Glyphs, now_s: float) 
     left: Line = ((f"{draw.state_glyph(row.state, glyphs)} {row.state}", ink), ("  ", "text"))
     left = clip((*left, (row.board or "board not told yet", "strong")), max(1, width - len(seen) - 1), glyphs)
     missing = f"{draw.count(device.gaps)} missing" if device.gaps else "none missing"
-    windows = f"epoch {device.epoch}  {draw.count(device.windows)} windows, {missing}"
+    windows = (
+        f"epoch {device.epoch}  {draw.count(device.windows)} window{'' if device.windows == 1 else 's'}, {missing}"
+    )
     models = ", ".join(state.model for state in device.birth.models) if device.birth else ""
     below: Line = (("serves ", "faint"), (models, "model")) if models else ()
     if device.reason:
@@ -53,7 +56,7 @@ def latency_plot(row: Row, width: int, height: int, glyphs: Glyphs) -> Lines:
     if row.limit_ms is not None:
         spans += [(glyphs.limit * 2 + " ", "limit"), ("limit ", "faint"), (draw.ms(row.limit_ms, glyphs), "limit")]
     overall = (("all  p50 ", "faint"), (draw.ms(row.p50_ms, glyphs), "p50"), ("  p99 ", "faint"),
-               (("" if row.sample_count >= draw.SUPPORTED_P99 else "~") + draw.ms(row.p99_ms, glyphs), "p99"),
+               (draw.p99_text(row.p99_ms, row.sample_count, glyphs), "p99"),
                (f"  n {draw.count(row.sample_count)}", "faint"))  # fmt: skip
     top = right_align(tuple(spans), overall, width)
     return (top, *plot(series, width, height - 1, glyphs=glyphs, limit=row.limit_ms))
@@ -165,7 +168,7 @@ def selection(device: Device, width: int, glyphs: Glyphs) -> Lines:
 def _selected(state: ModelState, width: int, glyphs: Glyphs) -> Iterable[Line]:
     ink = "good" if state.state == "ready" else "warn"
     yield right_align(
-        clip(((state.model, "model"), (f"  {state.artifact}", "strong")), width - 8, glyphs),
+        clip(((state.model, "model"), (f"  {glyphs.check} ", "good"), (state.artifact, "strong")), width - 8, glyphs),
         ((state.state, ink),),
         width,
     )
@@ -181,14 +184,16 @@ def _selected(state: ModelState, width: int, glyphs: Glyphs) -> Iterable[Line]:
         accuracy = f"{state.accuracy_ratio * 100:.1f} % of the standard"
         yield clip((("accuracy ", "faint"), (accuracy, "text")), width, glyphs)
     for reason in state.reasons:
-        yield from _bullet(reason, glyphs.check, "good", width, glyphs)
-    for candidate, why in state.rejections:
+        yield from _bullet(reason, glyphs.dot, "text", width, glyphs)
+    for candidate, why in state.rejections[:REJECTIONS]:
         yield from _bullet(f"{candidate}: {why}", glyphs.cross, "bad", width, glyphs)
+    if (more := len(state.rejections) - REJECTIONS) > 0:
+        yield ((f"  and {more} more; edgekit select --explain tells all", "faint"),)
 
 
 def _bullet(text: str, mark: str, ink: str, width: int, glyphs: Glyphs) -> Iterable[Line]:
     for i, part in enumerate(draw.wrap(text, max(1, width - 2), glyphs)):
-        yield ((f"{mark} " if i == 0 else "  ", ink), (part, "text" if ink == "good" else "faint"))
+        yield ((f"{mark} " if i == 0 else "  ", ink), (part, "text" if ink == "text" else "faint"))
 
 
 def facts(device: Device, width: int, glyphs: Glyphs) -> Lines:

@@ -8,6 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import Footer
 
@@ -82,10 +83,13 @@ class DeviceScreen(ViewScreen):
         glyphs = self.glyphs
         own = tuple(one for one in view.fleet.events if (one.site, one.device) == (site, name))
         heading = self.panel("heading")
-        heading.border_title = f"fleet {'›' if glyphs.unicode else '>'} {site} {'›' if glyphs.unicode else '>'} {name}"
+        arrow = "›" if glyphs.unicode else ">"
+        trail = f"fleet {arrow} {site} {arrow} {name}"
+        heading.border_title = Content(draw.clean(trail, not glyphs.unicode)).markup
         heading.show(lambda width, _: detail.heading(row, device, width, glyphs, now_s))
         latency = self.panel("latency")
-        latency.border_title = f"latency of {draw.fit(row.model, min(len(row.model), 40), glyphs)}, ms"
+        model = draw.fit(row.model, min(len(row.model), 40), glyphs)
+        latency.border_title = Content(f"latency of {model}, ms").markup  # a name is not markup
         latency.show(lambda width, height: detail.latency_plot(row, width, height, glyphs))
         self.panel("lanes").show(lambda width, _: detail.lanes(device, width, glyphs))
         self.panel("system").show(lambda width, _: detail.system(device, width, glyphs))

@@ -101,7 +101,15 @@ def ms(value: float | None, glyphs: Glyphs) -> str:
         return f"{value / 1000:.3g}s" if value < 999_500 else f"{value / 1000:.0f}s"
     if value >= 100:
         return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3f}"
+
+
+def p99_text(value: float | None, samples: int, glyphs: Glyphs) -> str:
+    """A p99, marked with a tilde when its samples do not support it."""
+    supported = value is None or samples >= SUPPORTED_P99
+    return ms(value, glyphs) if supported else "~" + ms(value, glyphs)
 
 
 def number(value: float | None, glyphs: Glyphs) -> str:

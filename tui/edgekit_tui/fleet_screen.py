@@ -10,6 +10,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.widgets import Footer, Input, Static
 
 from edgekit_tui import tiles
@@ -94,9 +95,8 @@ class FleetScreen(ViewScreen):
         total = len(rows)
         filtered = f"  /{self._query.text}" if self._query.text else ""
         box = self.query_one("#list")
-        box.border_title = (
-            f"models on devices  {len(self.shown)} of {total}{filtered}" if filtered else f"models on devices  {total}"
-        )
+        count = f"{len(self.shown):,} of {total:,}" if filtered else f"{total:,}"
+        box.border_title = Content(f"models on devices  {count}{filtered}").markup  # what was typed is not markup
         box.border_subtitle = f"by {self._columns[by].title}, {'high to low' if descending else 'low to high'}"
 
     def _show_health(self, now_s: float) -> None:

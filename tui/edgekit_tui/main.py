@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
     link.add_argument("--password-file", metavar="FILE", help="holds the password")
     link.add_argument("--tls", action="store_true", help="use TLS, checked against the system's authorities")
     link.add_argument("--ca-file", metavar="FILE", help="use TLS, checked against this authority")
+    link.add_argument("--certificate-file", metavar="FILE", help="our own certificate (implies --tls)")
+    link.add_argument("--key-file", metavar="FILE", help="the key of our certificate")
     link.add_argument("--site", help="show this site alone")
     look = parser.add_argument_group("screen")
     look.add_argument("--ascii", action="store_true", help="draw without Unicode")
@@ -113,6 +116,9 @@ def watch(args: argparse.Namespace, source: Source, folder: Folder) -> int:
         post=lambda view: app.post_message(Folded(view)),
         failed=lambda error: app.post_message(Failed(error)),
     )
+    for name in ("SIGTERM", "SIGHUP"):  # leave the terminal as it was; Windows has no SIGHUP
+        if number := getattr(signal, name, None):
+            signal.signal(number, lambda *_: app.exit())
     feed.start()
     try:
         app.run()
@@ -144,16 +150,19 @@ def check(args: argparse.Namespace) -> tuple[int, int]:
 
 def mqtt_config(args: argparse.Namespace) -> MqttConfig:
     """The broker's settings. Raises ConfigError for a file that is not there."""
-    for option, path in (("--password-file", args.password_file), ("--ca-file", args.ca_file)):
+    for option in ("password_file", "ca_file", "certificate_file", "key_file"):
+        path = getattr(args, option)
         if path is not None and not Path(path).is_file():
-            raise ConfigError(path, None, f"no such file ({option})")
-    tls = bool(args.tls or args.ca_file)
+            raise ConfigError(path, None, f"no such file (--{option.replace('_', '-')})")
+    tls = bool(args.tls or args.ca_file or args.certificate_file)
     return MqttConfig(
         host=args.host,
         port=args.port or (8883 if tls else 1883),
         username=args.username,
         password_file=args.password_file,
         ca_file=args.ca_file,
+        certificate_file=args.certificate_file,
+        key_file=args.key_file,
         tls=tls,
     )
 

@@ -51,7 +51,7 @@ def latency_tile(view: View, width: int, glyphs: Glyphs) -> Lines:
     """True fleet percentiles with their sample count, and the p99 trend."""
     totals = view.totals
     supported = totals.sample_count >= draw.SUPPORTED_P99
-    p99 = ("" if supported or totals.p99_ms is None else "~") + draw.ms(totals.p99_ms, glyphs)
+    p99 = draw.p99_text(totals.p99_ms, totals.sample_count, glyphs)
     left = (
         ("p50 ", "faint"), (draw.ms(totals.p50_ms, glyphs), "p50"),
         ("  p99 ", "faint"), (p99, "p99" if supported else "faint"), (" ms", "faint"),
