@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from edgekit.device.cpu import usable_cores
 from edgekit.errors import ArtifactError, InputError
 from edgekit.runtimes.onnx import FAILURES, one_line
 
@@ -18,9 +19,9 @@ from edgekit.runtimes.onnx import FAILURES, one_line
 def open_model(
     model: bytes | Path, purpose: Path | str, *, level: str = "ORT_ENABLE_ALL", save: Path | None = None
 ) -> Any:
-    """A CPU session with one thread that does not spin. Raises ArtifactError naming `purpose`."""
+    """A CPU session with every usable core and no spinning. Raises ArtifactError naming `purpose`."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = usable_cores()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)

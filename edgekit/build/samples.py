@@ -19,7 +19,7 @@ from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import SessionSettings, check_inputs, open_session
 
-MOST_FEEDS, MOST_SAMPLES = 64, 512
+MOST_FEEDS, MOST_SAMPLES = 32, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

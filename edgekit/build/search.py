@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import onnx
 
+from edgekit.artifact import Accuracy
 from edgekit.build import accuracy
 from edgekit.build.edit import Graph
 from edgekit.build.placement import Placement
@@ -25,8 +26,7 @@ GAIN = 0.98
 class _Trial(NamedTuple):
     method: str
     model: onnx.ModelProto
-    kept: float
-    "Share of the standard's metric."
+    accuracy: Accuracy | None
 
 
 def static(shop: Workshop) -> Draft:
@@ -49,7 +49,7 @@ def static(shop: Workshop) -> Draft:
     }
     if why:
         recipe["does not pay"] = why
-    return Draft(best.model, recipe, calibrated=True)
+    return Draft(best.model, recipe, calibrated=True, accuracy=best.accuracy)
 
 
 def _placement(shop: Workshop) -> tuple[Collection[str], str]:
@@ -84,16 +84,13 @@ def _calibrated(shop: Workshop, quantizer: StaticInt8) -> _Trial:
     best: _Trial | None = None
     for i, method in enumerate(methods):
         shop.advance(i / len(methods), f"calibrating, {method}")
-        result = quantizer.make(method, partial(_advance, shop, i, len(methods)))
-        if shop.reference is None:
-            return _Trial(method, result, 0.0)
-        path = shop.on_disk(result, method)
-        measured = accuracy.measure(shop.reference, path, shop.opened_as(path), shop.target.isa)
-        trial = _Trial(method, result, measured.ratio or 0.0)
-        if best is None or trial.kept > best.kept:
-            best = trial
-        if accuracy.why_unfit(measured, shop.model.accuracy_floor) is None:
+        model = quantizer.make(method, partial(_advance, shop, i, len(methods)))
+        measured = shop.measure(shop.on_disk(model, method))
+        trial = _Trial(method, model, measured)
+        if measured is None or accuracy.why_unfit(measured, shop.model.accuracy_floor) is None:
             return trial
+        if best is None or best.accuracy is None or measured.value > best.accuracy.value:
+            best = trial
     assert best is not None
     return best
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -12,14 +13,14 @@ from typing import NamedTuple
 import onnx
 
 import edgekit
-from edgekit.artifact import Artifact, ArtifactRecord, sha256_of
+from edgekit.artifact import Accuracy, Artifact, ArtifactRecord, sha256_of
 from edgekit.build import accuracy, graph, inspect, ort, store
 from edgekit.build.calibrate import Sample as Feed
 from edgekit.build.calibrate import fingerprint
 from edgekit.build.quantize import Target, target_of
 from edgekit.build.samples import Options, Samples, data_key, gather, settings_for, with_options
 from edgekit.config import Home
-from edgekit.device.cpu import Cpu, read_cpu
+from edgekit.device.cpu import Cpu, read_cpu, usable_cores
 from edgekit.device.memory import available_bytes
 from edgekit.device.tree import Tree
 from edgekit.errors import ArtifactError, UsageError
@@ -45,6 +46,8 @@ class Draft(NamedTuple):
     model: onnx.ModelProto
     recipe: Mapping[str, str]
     calibrated: bool = False
+    accuracy: Accuracy | None = None
+    "If it has been measured already."
 
 
 class Workshop:
@@ -56,6 +59,7 @@ class Workshop:
         self.model = with_options(model, options)
         self.standard, self.home, self.options = standard, home, options
         self.target: Target = target_of(cpu or read_cpu(Tree("/")))
+        self._cores = usable_cores()
         self._progress, self._what, self._from, self._to = progress, "", 0.0, 0.0
         self._check_axes()
 
@@ -167,7 +171,7 @@ class Workshop:
         """The standard on the evaluation samples; None when there are none."""
         if not self.samples.judged:
             return None
-        return accuracy.refer(self.model, self.standard.path, self.settings, self.samples.judged)
+        return accuracy.refer(self.model, self.standard.path, self.quick(self.settings), self.samples.judged)
 
     @cached_property
     def feed(self) -> Feed:
@@ -190,6 +194,16 @@ class Workshop:
         """How an artifact made here is opened: an axis that it fixes needs no size any more."""
         return settings_for(self.model, path, self.options.axes)
 
+    def measure(self, path: Path) -> Accuracy | None:
+        """The artifact at `path` against the standard; None without evaluation data."""
+        if self.reference is None:
+            return None
+        return accuracy.measure(self.reference, path, self.quick(self.opened_as(path)), self.target.isa)
+
+    def quick(self, settings: SessionSettings) -> SessionSettings:
+        """The same with every usable core: for answers, not for timing."""
+        return replace(settings, threads=self._cores)
+
     def finish(self, recipe: str, precision: str, draft: Draft, key: str) -> Artifact:
         """Write the draft, look at what it holds, measure it, and write its record last."""
         folder, name = self.folder(recipe), self.name(recipe)
@@ -198,9 +212,7 @@ class Workshop:
         found = inspect.contents(path)
         if precision != "float32":
             inspect.check_int8(path, found)
-        measured = (
-            accuracy.measure(self.reference, path, self.opened_as(path), self.target.isa) if self.reference else None
-        )
+        measured = draft.accuracy or self.measure(path)
         why = accuracy.why_unfit(measured, self.model.accuracy_floor) if measured else None
         if measured is None and precision != "float32":
             why = "no data to measure its accuracy with: give --calibration FILE.npz"
