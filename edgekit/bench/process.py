@@ -50,7 +50,8 @@ class Process:
             stderr=self._stderr,
         )
         self._lines: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(target=self._read, name="worker-replies", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="worker-replies", daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -86,6 +87,7 @@ class Process:
         if self._child.poll() is None:
             self._child.kill()
         self._child.wait()
+        self._reader.join()  # the pipe has ended with the worker
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -101,9 +103,8 @@ class Process:
     def _read(self) -> None:
         """Hand on every line of the worker's stdout, then an empty one: a thread, since Windows cannot poll a pipe."""
         assert self._child.stdout is not None
-        with contextlib.suppress(ValueError):  # closed while reading
-            for line in self._child.stdout:
-                self._lines.put(line)
+        for line in self._child.stdout:
+            self._lines.put(line)
         self._lines.put(b"")
 
     def _line(self, timeout_s: float) -> bytes:
