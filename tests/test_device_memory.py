@@ -15,7 +15,7 @@ MIB = 1024**2
 
 
 def memory(root: Path, *, declared_bytes: int | None = None) -> Memory:
-    return read_memory(Tree(root), model=None, declared_bytes=declared_bytes, reserved=(None, None))
+    return read_memory(Tree(root), declared_bytes=declared_bytes)
 
 
 def meminfo(total_kib: int, available_kib: int | None = None) -> str:
@@ -134,6 +134,15 @@ def test_a_declared_size_that_disagrees_is_noted_and_never_used(plant: Plant) ->
     assert fine.notes == ()
 
 
+def test_what_the_boot_loader_reports_is_told_and_never_used(plant: Plant) -> None:
+    root = plant({"proc/meminfo": meminfo(2202009, 1024)})
+    more = read_memory(Tree(root), firmware_bytes=4 * GIB)
+    assert (more.total_bytes, more.firmware_bytes) == (2202009 * 1024, 4 * GIB)
+    assert any("4.00 GiB" in note and "2.10 GiB" in note for note in more.notes)
+    placeholder = read_memory(Tree(root), firmware_bytes=GIB)
+    assert placeholder.notes == ()
+
+
 def test_a_large_contiguous_pool_is_inside_the_total_and_noted(plant: Plant) -> None:
     found = memory(plant({"proc/meminfo": meminfo(426068, 233696) + "CmaTotal:  262144 kB\nCmaFree: 82800 kB\n"}))
     assert found.total_bytes == 426068 * 1024
@@ -146,7 +155,7 @@ def test_the_first_of_equal_lines_counts(plant: Plant) -> None:
 
 
 def test_this_machine_has_a_total_and_something_available() -> None:
-    found = read_memory(Tree("/"), model=None, declared_bytes=None, reserved=(None, None))
+    found = read_memory(Tree("/"))
     assert found.total_bytes is not None
     assert found.available_bytes is not None
     assert 0 < found.available_bytes <= (found.usable_bytes or 0) <= found.total_bytes

@@ -32,6 +32,8 @@ class Memory:
     '"unified": CPU and accelerators share it; "discrete": an accelerator has its own.'
     declared_bytes: Optional[int]
     "Nominal size by the board's own code or profile; never a measurement."
+    firmware_bytes: Optional[int]
+    "Sum of the device tree's memory nodes, as the boot loader filled them in; on some boards a placeholder."
     contiguous_bytes: Optional[int]
     "CMA pool; lies inside the total and serves only movable allocations meanwhile."
     carveout_bytes: Optional[int]
@@ -71,7 +73,12 @@ def available_bytes(tree: Tree) -> Optional[int]:
 
 
 def read_memory(
-    tree: Tree, *, model: Optional[str], declared_bytes: Optional[int], reserved: Tuple[Optional[int], Optional[int]]
+    tree: Tree,
+    *,
+    model: Optional[str] = None,
+    declared_bytes: Optional[int] = None,
+    firmware_bytes: Optional[int] = None,
+    reserved: Tuple[Optional[int], Optional[int]] = (None, None),
 ) -> Memory:
     """The memory of this machine; `reserved` is (contiguous pool, carve-outs) by the device tree."""
     fields = read_meminfo(tree)
@@ -84,7 +91,7 @@ def read_memory(
         usable = min([total, *(limit.bytes for limit in limits)])
         available, note = _available(tree, fields, total, limits)
         notes += note
-        notes += _about_declared(total, declared_bytes)
+        notes += _about_declared(total, declared_bytes) or _about_firmware(total, firmware_bytes)
     elif fields or tree.exists("proc/meminfo"):
         notes.append("/proc/meminfo shows no usable MemTotal, so the total is unknown")
     contiguous = fields.get("CmaTotal") or reserved[0]
@@ -98,6 +105,7 @@ def read_memory(
         available_bytes=available,
         model=model,
         declared_bytes=declared_bytes,
+        firmware_bytes=firmware_bytes,
         contiguous_bytes=contiguous,
         carveout_bytes=reserved[1],
         swap_bytes=_swap(tree, fields),
@@ -159,6 +167,16 @@ def _about_declared(total: int, declared: Optional[int]) -> List[str]:
     if total > declared:
         return [f"Linux shows {sizes}: the declaration is wrong for this unit, the measured total holds"]
     return []
+
+
+def _about_firmware(total: int, firmware: Optional[int]) -> List[str]:
+    """Only a larger figure means something: a smaller one is a placeholder."""
+    if firmware is None or total >= firmware * _DISAGREE_RATIO:
+        return []
+    gib = 1024 * _MIB
+    return [
+        f"the boot loader reports {firmware / gib:.2f} GiB, Linux manages {total / gib:.2f} GiB: the rest is set aside"
+    ]
 
 
 def _swap(tree: Tree, fields: Dict[str, int]) -> Optional[int]:

@@ -78,6 +78,7 @@ def probe(root: Union[str, Path] = "/", profiles: Iterable[Profile] = ()) -> Fac
         tree,
         model=_memory_model(scene, accelerators),
         declared_bytes=_declared(tree, board, matches),
+        firmware_bytes=dt.installed_bytes(),
         reserved=dt.reserved(),
     )
     return Facts(
