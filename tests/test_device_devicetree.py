@@ -27,7 +27,6 @@ def tree(root: Path) -> DeviceTree:
         (b"radxa,rock-5brockchip,rk3588", ("radxa,rock-5b", "rockchip,rk3588")),
         (b"fsl,imx8mp-evk\nfsl,imx8mp\n", ("fsl,imx8mp-evk", "fsl,imx8mp")),
         (b"ti,am62a7-skti,am62a7", ("ti,am62a7-sk", "ti,am62a7")),
-        (b"acme,multi-nvidia,odd\0", ("acme,multi-", "nvidia,odd")),
         (b"\0\0\0", ()),
         (b"", ()),
         (None, ()),
