@@ -185,9 +185,9 @@ def heard(guarded: Broker) -> set[Case]:
     listening = {}
     for reader in {reader for reader, _, _ in cases}:
         topics = [word for r, _, topic in cases if r == reader for word in ("-t", f"edgekit/v1/{topic}")]
-        command = client("mosquitto_sub", guarded.port, reader, *topics, "-W", "3", "-F", "%p %t")
+        command = client("mosquitto_sub", guarded.port, reader, *topics, "-W", "2", "-F", "%p %t")
         listening[reader] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    time.sleep(0.7)
+    time.sleep(0.5)
     for writer, topic in {(writer, topic) for _, writer, topic in cases}:
         command = client("mosquitto_pub", guarded.port, writer, "-t", f"edgekit/v1/{topic}", "-m", writer)
         subprocess.run(command, capture_output=True, check=False)

@@ -27,7 +27,7 @@ from edgekit.errors import BrokerError, ConfigError
 from edgekit.telemetry.messages import Received
 
 CONNECT_S, CONNACK_S, SUBACK_S = 5.0, 10.0, 10.0
-FIRST_CONNACK_S = 2.0
+FIRST_CONNACK_S = 1.0
 """For MQTT 5: amqtt waits for ever for the rest of a version-5 CONNECT that carries a Will."""
 IN_FLIGHT = 20
 SESSION_TAKEN_OVER, UNSUPPORTED_PROTOCOL = 142, 132  # MQTT 5.0, section 2.4
@@ -49,9 +49,16 @@ class ProtocolRefused(BrokerError):
 
 
 def check_config(config: MqttConfig) -> None:
-    """Raise ConfigError for settings that can never connect: no host, or a file that cannot be read."""
+    """Raise ConfigError for settings that can never work: no host, no time, or a file that cannot be read."""
     if config.host is None:
         raise ConfigError("[mqtt]", "host", "this key is required to reach a broker")
+    for key, value, low, high in (
+        ("port", config.port, 1, 65535),
+        ("keepalive_s", config.keepalive_s, 1, 65535),
+        ("window_s", config.window_s, 0.1, 86400),
+    ):
+        if not low <= value <= high:
+            raise ConfigError("[mqtt]", key, f"{value:g} must be from {low:g} to {high:g}")
     if (config.certificate_file is None) != (config.key_file is None):
         raise ConfigError("[mqtt]", "certificate_file", "goes together with key_file; give both or neither")
     if not config.tls and (config.ca_file or config.certificate_file):
@@ -236,4 +243,6 @@ def _why(error: Exception) -> str:
         return "no such host"
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_S:.0f} s"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from edgekit.config import MqttConfig
+from edgekit.config import NAME_PATTERN, MqttConfig
 from edgekit.errors import ConfigError, EdgekitError
 from edgekit.telemetry.clock import clock_synced, unix_ms
 from edgekit.telemetry.commands import CommandGate
@@ -45,7 +46,6 @@ from edgekit.telemetry.outbox import Item
 from edgekit.telemetry.recorder import Recorder as Recorder
 
 logger = logging.getLogger(__name__)
-
 REBIRTH_SPREAD_S = 2.0
 """A reader that starts asks the whole fleet at once; the answers are spread over this."""
 FRESH_SETTLE_S = 0.5
@@ -75,8 +75,9 @@ class Reporter:
             birth: the birth certificate of an epoch; called for every connection and rebirth.
             on_command: acts on what `allowed_commands` allows besides ping and rebirth, one at a time.
         """
-        if EVERYONE in (site, device):
-            raise ConfigError("edgekit.toml", "device", f"'{EVERYONE}' stands for everyone and is no name")
+        for key, name in (("site", site), ("device", device)):
+            if name == EVERYONE or not re.fullmatch(NAME_PATTERN, name):
+                raise ConfigError("edgekit.toml", key, f"'{name}' must match {NAME_PATTERN} and not be '{EVERYONE}'")
         self.site, self.device = site, device
         self._window_s, self._birth, self._readings = config.window_s, birth, readings
         self._recorder, self._on_command = recorder, on_command
@@ -146,8 +147,8 @@ class Reporter:
         return self._link.stop((self._status(State.OFFLINE, reason),), timeout_s=timeout_s)
 
     def _work(self) -> None:
-        first_s = self._window_s * random.uniform(0.5, 1.0)  # devices that boot together do not report together
-        due_s = time.monotonic() + first_s
+        # Devices that boot together must not report together.
+        due_s = time.monotonic() + self._window_s * random.uniform(0.5, 1.0)
         while True:
             wake_s = due_s if self._rebirth_at_s is None else min(due_s, self._rebirth_at_s)
             try:
