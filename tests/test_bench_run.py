@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+
 from edgekit.artifact import sha256_of
 from edgekit.bench import protocol as say
 from edgekit.bench.candidates import candidates, to_record, to_session

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from edgekit.bench.record import Measurement, Settings
-from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, ms, percentile, speed_up
 from hypothesis import given
 from hypothesis import strategies as st
+
+from edgekit.bench.record import Measurement, Settings
+from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, ms, percentile, speed_up
 
 
 def test_percentile_is_nearest_rank():

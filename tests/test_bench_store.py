@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from edgekit.artifact import Artifact, ArtifactRecord
 from edgekit.bench import store
 from edgekit.bench.candidates import Candidate, to_record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from edgekit.bench.record import Conditions, Measurement, Settings, Start
 from edgekit.bench.stats import latency
 from edgekit.catalog import load_model

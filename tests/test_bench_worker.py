@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+
 from edgekit.bench import protocol as say
 from edgekit.bench.process import CandidateFailed, Process
 from edgekit.bench.worker import peak_memory_bytes, serve

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+
 from edgekit.bench.run import Plan
 from edgekit.catalog import load_model
 from edgekit.choose import Space, choose, find_candidates, guess, load_selection, measure, save_selection

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from edgekit.cli.main import main
 from edgekit.device.accelerators import Accelerator
 from edgekit.device.bus import DeviceNode

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from edgekit.artifact import Accuracy, Artifact, ArtifactRecord
 from edgekit.bench.candidates import Candidate
 from edgekit.errors import NoUsableArtifact, UsageError

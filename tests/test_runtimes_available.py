@@ -8,6 +8,7 @@ import sys
 
 import msgspec
 import pytest
+
 from edgekit.runtimes.available import Runtime, installed_runtimes, installed_version, prove, survey
 
 

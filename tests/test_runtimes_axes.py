@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from edgekit.errors import ArtifactError
 from edgekit.manifest import Model, Source, TensorSpec
 from edgekit.runtimes.axes import OPEN, bind, bound_names, session_axes, unique_names

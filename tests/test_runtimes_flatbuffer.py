@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from edgekit.errors import ArtifactError
 from edgekit.runtimes.flatbuffer import check_tflite
 

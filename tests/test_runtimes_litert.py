@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from edgekit.errors import ArtifactError, InputError, RuntimeUnavailable
 from edgekit.runtimes import litert
 from edgekit.runtimes.axes import OPEN

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgekit.errors import ArtifactError
-from edgekit.runtimes.onnx_header import read_header
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from edgekit.errors import ArtifactError
+from edgekit.runtimes.onnx_header import read_header
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ROOT / "models/digits/digits.onnx"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from edgekit.errors import ArtifactError, InputError, RuntimeUnavailable
 from edgekit.runtimes.session import SessionSettings, open_session
 

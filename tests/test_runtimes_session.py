@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from edgekit.errors import ArtifactError, InputError
 from edgekit.manifest import TensorSpec
 from edgekit.runtimes.flatbuffer import check_tflite
 from edgekit.runtimes.quiet import captured_stderr
 from edgekit.runtimes.session import Placement, SessionSettings, check_inputs
 from edgekit.runtimes.sniff import looks_like, read_head
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent
 SPECS = (

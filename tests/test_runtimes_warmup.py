@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+
 from edgekit.manifest import TensorSpec
 from edgekit.runtimes.warmup import is_stable, random_inputs, warm_up
 

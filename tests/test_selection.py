@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgekit.bench.record import Conditions, Latency, Measurement, Settings, Start
 from edgekit.errors import NoUsableArtifact, UsageError
 from edgekit.selection import Limits, Selection, score_terms, select, why_not
-from hypothesis import given
-from hypothesis import strategies as st
 
 MIB = 2**20
 

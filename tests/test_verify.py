@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from edgekit.artifact import Accuracy
 from edgekit.bench.candidates import Candidate, candidates, to_record
 from edgekit.bench.record import Measurement

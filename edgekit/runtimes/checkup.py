@@ -22,7 +22,7 @@ from edgekit.runtimes.available import DISTRIBUTIONS, Runtime
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 _OLDEST_PYTHON = (3, 10)
 _EXTRAS: tuple[tuple[str, str, str], ...] = (
-    ("serving over HTTP", "uvicorn", "'uvicorn>=0.30' httptools uvloop"),
+    ("serving over HTTP", "httptools", "'httptools>=0.6' uvloop"),
     ("images", "PIL", "'pillow>=10.1'"),
     ("building flash artifacts", "onnx", "'onnx>=1.16' 'sympy>=1.12'"),
     ("the console", "textual", "'textual>=3.0'"),
