@@ -1,4 +1,4 @@
-"""The project's promises about itself: fast and light verbs, documented verbs, data that loads, one import direction."""
+"""The project's promises about itself: light verbs, documented verbs, data that loads, nothing that misleads."""
 
 from __future__ import annotations
 

@@ -26,6 +26,12 @@ VERBS: tuple[tuple[str, str], ...] = (
 )
 """Each verb is a module of this package with `add_arguments(parser)` and `run(args) -> int`."""
 
+EXTRAS = {
+    "onnx": "build", "sympy": "build", "httptools": "serve", "PIL": "image", "amqtt": "broker", "tuf": "update",
+    "cryptography": "update", "onnxruntime": "onnx", "ai_edge_litert": "litert",
+}  # fmt: skip
+"""Packages a verb may need -> the extra that brings them."""
+
 
 def build_parser(wanted: str | None) -> argparse.ArgumentParser:
     """The parser; only the wanted verb's module is imported, so that help and errors stay fast."""
@@ -59,6 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         return int(importlib.import_module(f"edgekit.cli.{args.verb}").run(args))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if args.debug or package not in EXTRAS:
+            raise
+        print(
+            f"edgekit {args.verb}: {package} is not installed; to mend it: {install(EXTRAS[package])}", file=sys.stderr
+        )
+        return 5
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -69,6 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"edgekit {args.verb}: {error}", file=sys.stderr)
         return exit_code(error)
+
+
+def install(extra: str) -> str:
+    """The command that brings an extra into the Python that runs us."""
+    return f"{sys.executable} -m pip install 'edgekit-deploy[{extra}]'"
 
 
 def exit_code(error: Exception) -> int:

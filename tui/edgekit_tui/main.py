@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit.config import NAME_PATTERN, MqttConfig
-from edgekit.errors import BrokerError, ConfigError, EdgekitError, UsageError
+from edgekit.errors import BrokerError, ConfigError, EdgekitError, RuntimeUnavailable, UsageError
 
 if TYPE_CHECKING:
     from edgekit_tui.feed import Folder, Source
@@ -77,8 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """What the options ask for. Raises UsageError, ConfigError, BrokerError."""
     size, config = check(args), mqtt_config(args)
+    if importlib.util.find_spec("textual") is None:
+        mend = f"{sys.executable} -m pip install 'edgekit-deploy[console]'"
+        raise RuntimeUnavailable("textual", "not installed", mend)
     from edgekit.telemetry.watch import Watcher
-
     from edgekit_tui.feed import Folder
 
     endpoint = f"{config.host}:{config.port}"
