@@ -15,6 +15,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from rich.cells import cell_len
+from textual.app import App
+from textual.pilot import Pilot
+
 from edgekit.telemetry.histogram import HistogramBuilder
 from edgekit.telemetry.messages import (
     Birth,
@@ -29,10 +33,6 @@ from edgekit.telemetry.messages import (
     Status,
     topic,
 )  # fmt: skip
-from rich.cells import cell_len
-from textual.app import App
-from textual.pilot import Pilot
-
 from edgekit_tui.app import Console, Folded
 from edgekit_tui.feed import Folder, View
 from edgekit_tui.fleet_screen import FleetScreen

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tui.simulated import lived_view
 
 from edgekit_tui.columns import arrange, columns, gap_of, sort_rows, widest
 from edgekit_tui.table import FleetTable
+from tests.tui.simulated import lived_view
 
 ROWS = lived_view().rows
 BY_ID = {column.id: column for column in columns()}

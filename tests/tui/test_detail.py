@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+
 from edgekit.fleet import Device
 from edgekit.telemetry.messages import LaneMetrics, OutboxState
-from tests.tui.simulated import NOW_S, lived_view
-
 from edgekit_tui import detail, tiles
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs, Lines, width_of
+from tests.tui.simulated import NOW_S, lived_view
 
 VIEW = lived_view()
 DEVICE = VIEW.fleet.devices["berlin", "line-2-cam"]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from edgekit.errors import ConfigError
 from edgekit.telemetry.messages import Received, State, topic
+from edgekit_tui.feed import Feed, Folder, View
 from tests.tui import simulated
 from tests.tui.simulated import NOW_S, Feeder, lived
-
-from edgekit_tui.feed import Feed, Folder, View
 
 
 def started() -> tuple[Feeder, Folder]:

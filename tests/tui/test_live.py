@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edgekit.telemetry.messages import Received, State
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
+
+from edgekit.telemetry.messages import Received, State
 from tests.tui import simulated
 
 pytestmark = [

@@ -7,14 +7,14 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from edgekit.errors import BrokerError, ConfigError
-from tests.tui import simulated
-from tests.tui.simulated import NOW_S, Feeder, lived, lived_view
 
+from edgekit.errors import BrokerError, ConfigError
 from edgekit_tui.app import Console
 from edgekit_tui.draw import ASCII, UNICODE
 from edgekit_tui.feed import Folder
 from edgekit_tui.once import as_json, as_table, gather, is_complete, snapshot
+from tests.tui import simulated
+from tests.tui.simulated import NOW_S, Feeder, lived, lived_view
 
 VIEW = lived_view()
 

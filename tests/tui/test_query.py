@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from edgekit.errors import UsageError
-from tests.tui.simulated import NOW_S, lived_view
 
+from edgekit.errors import UsageError
 from edgekit_tui.query import parse_query
+from tests.tui.simulated import NOW_S, lived_view
 
 ROWS = lived_view().rows
 

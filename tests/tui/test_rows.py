@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from edgekit.fleet import HISTORY_WINDOWS, Fleet, fold
 from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
 from edgekit.telemetry.messages import LaneMetrics, Metrics, State
-from tests.tui import simulated
-from tests.tui.simulated import FLEET, NOW_S, lived_view
-
 from edgekit_tui.feed import one_window_each
 from edgekit_tui.rows import Book, book_of, totals_of
 from edgekit_tui.traces import Trace, follow
+from tests.tui import simulated
+from tests.tui.simulated import FLEET, NOW_S, lived_view
 
 VIEW = lived_view()
 BY_NAME = {(row.device, row.model): row for row in VIEW.rows}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.tui.simulated import drive, lived_view, screen_lines, table_of, text_of
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -13,6 +12,7 @@ from edgekit_tui.device_screen import DeviceScreen
 from edgekit_tui.fleet_screen import FleetScreen
 from edgekit_tui.help_screen import HelpScreen
 from edgekit_tui.table import FleetTable
+from tests.tui.simulated import drive, lived_view, screen_lines, table_of, text_of
 
 VIEW = lived_view()
 
@@ -132,6 +132,18 @@ def test_typing_a_filter_narrows_the_table_and_escape_shows_all() -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert len(table_of(app).rows) == 14
+
+    drive(act)
+
+
+def test_what_is_typed_in_one_go_with_the_slash_goes_into_the_filter_slashes_too() -> None:
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        for key in ("slash", *"d5/s"):
+            app.simulate_key(key)
+        await pilot.pause()
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == "d5/s"
+        assert "by device" in text_of(app)
 
     drive(act)
 

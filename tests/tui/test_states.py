@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from edgekit.fleet import Fleet
-from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from edgekit.fleet import Fleet
 from edgekit_tui.app import Console, Folded
+from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
 
 VIEW = lived_view()
 

@@ -6,13 +6,13 @@ import time
 from dataclasses import replace
 
 from rich.style import Style
-from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from edgekit_tui.app import Console, Folded
 from edgekit_tui.draw import ASCII, UNICODE, Lines
 from edgekit_tui.ink import INKS, Inked, Panel, clip, right_align
+from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
 
 VIEW = lived_view()
 MANY = replace(

@@ -7,7 +7,6 @@ from typing import Any
 
 from edgekit.fleet import Device, FleetEvent
 from edgekit.telemetry.messages import Histogram, LaneMetrics, Metrics, ModelState
-
 from edgekit_tui import draw
 from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.ink import clip, right_align

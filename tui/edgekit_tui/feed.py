@@ -11,7 +11,6 @@ from typing import Protocol
 
 from edgekit.fleet import Fleet, fold
 from edgekit.telemetry.messages import Received
-
 from edgekit_tui.rows import Book, Row, Totals, book_of, percentile, totals_of, window_latency
 
 PERIOD_S = 0.1

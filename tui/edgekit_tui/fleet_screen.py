@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from edgekit.errors import UsageError
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,6 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Footer, Input, Static
 
+from edgekit.errors import UsageError
 from edgekit_tui import tiles
 from edgekit_tui.columns import Column, columns, sort_rows
 from edgekit_tui.detail import events as event_lines
@@ -36,7 +36,8 @@ class FleetScreen(ViewScreen):
 
     AUTO_FOCUS = "FleetTable"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", key_display="/"),
+        # with priority, so that what is typed right after it is not taken for keys of the table
+        Binding("slash", "filter", "filter", key_display="/", priority=True),
         Binding("escape", "clear", "show all"),
         *(Binding(column.key, f"sort('{column.id}')", f"sort by {column.title}", show=False) for column in columns()),
     ]
@@ -148,7 +149,6 @@ class FleetScreen(ViewScreen):
 
     def action_filter(self) -> None:
         self.query_one("#filter-bar").display = True
-        # at once: what is typed next must not be taken for keys of the table
         self.set_focus(self.query_one("#filter", Input))
         self.refresh_bindings()
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from edgekit.errors import BrokerError, ConfigError
 from textual.pilot import Pilot
 
+from edgekit.errors import BrokerError, ConfigError
 from edgekit_tui.app import Console, Folded
 from edgekit_tui.columns import Pen, arrange, columns, gap_of, sort_rows, widest
 from edgekit_tui.draw import Glyphs, fit

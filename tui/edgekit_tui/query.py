@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgekit.errors import UsageError
-
 from edgekit_tui.rows import Row
 
 TEXT_FIELDS: dict[str, Callable[[Row], str]] = {

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from edgekit.fleet import Device, Fleet, Presence, WindowPoint, merged_latency
 from edgekit.telemetry.histogram import merge_all, quantile
 from edgekit.telemetry.messages import Histogram, LaneMetrics, ModelState
-
 from edgekit_tui.traces import Trace, follow
 
 RowKey = tuple[str, str, str]
