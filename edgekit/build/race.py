@@ -18,7 +18,7 @@ def race(
     feed: Mapping[str, np.ndarray],
     settings: Sequence[SessionSettings],
     *,
-    budget_s: float = 1.5,
+    budget_s: float = 1.0,
 ) -> list[float]:
     """Median latency of each artifact in ms, one thread, over at most `budget_s` of running all of them in turn.
 

@@ -11,10 +11,9 @@ import onnx
 from edgekit.artifact import Accuracy, Artifact
 from edgekit.build import search, store
 from edgekit.build.quantize import dynamic_int8, matmul_share
-from edgekit.build.race import race
 from edgekit.build.rewrite import shifts_as_depthwise
 from edgekit.build.samples import Options
-from edgekit.build.workshop import Draft, Progress, Refusal, Workshop, same_outputs
+from edgekit.build.workshop import NOT_SLOWER, Draft, Progress, Refusal, Workshop, same_outputs
 from edgekit.config import Home
 from edgekit.device.probe import Facts
 from edgekit.errors import ArtifactError
@@ -24,8 +23,6 @@ from edgekit.manifest import Model
 OPTIMIZED, STATIC, DYNAMIC = "standard-optimized", "flash-int8-static", "flash-int8-dynamic"
 SAME = 1e-4
 """How much the optimised standard may differ from the standard."""
-NOT_SLOWER = 1.02
-"""The noise of a short race."""
 
 
 class Report(NamedTuple):
@@ -111,10 +108,10 @@ def _optimized(shop: Workshop) -> Draft:
     if not worst <= SAME:
         raise Refusal(f"its outputs differ from the standard's by {worst:.1e}")
     shop.advance(0.5)
-    before, after = race([shop.standard.path, path], shop.feed, [shop.settings, shop.opened_as(path)])
-    if after > NOT_SLOWER * before:
-        raise Refusal(f"slower than the standard here: {after:.2f} ms against {before:.2f} ms")
-    return Draft(model, {**shop.graph_recipe, "checked": f"equals the standard within {worst:.0e}"})
+    speed = shop.time(path)
+    if speed.own_ms > NOT_SLOWER * speed.standard_ms:
+        raise Refusal(f"slower than the standard here: {speed.own_ms:.3g} against {speed.standard_ms:.3g} ms")
+    return Draft(model, {**shop.graph_recipe, "checked": f"equals the standard within {worst:.0e}"}, speed=speed)
 
 
 def _static(shop: Workshop) -> Draft:

@@ -18,6 +18,7 @@ from edgekit.build import accuracy, graph, inspect, ort, store
 from edgekit.build.calibrate import Sample as Feed
 from edgekit.build.calibrate import fingerprint
 from edgekit.build.quantize import Target, target_of
+from edgekit.build.race import race
 from edgekit.build.samples import Options, Samples, data_key, gather, settings_for, with_options
 from edgekit.config import Home
 from edgekit.device.cpu import Cpu, read_cpu, usable_cores
@@ -32,12 +33,25 @@ from edgekit.runtimes.session import SessionSettings, open_session
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share of the whole that is done, 0..1."""
 MIB = 1024 * 1024
-RULES = "1"
+NOT_SLOWER = 1.02
+"""The noise of a short race."""
+RULES = "2"
 """Raised when a recipe makes something else from the same things, so that what was built before is built again."""
 
 
 class Refusal(Exception):
     """This artifact is not worth making or cannot be made from this model; others may be."""
+
+
+class Speed(NamedTuple):
+    """Median latency of the standard and of what was made from it, one thread, run in turns on this machine."""
+
+    standard_ms: float
+    own_ms: float
+
+    def __str__(self) -> str:
+        ratio = self.standard_ms / self.own_ms
+        return f"{ratio:.2f}× the standard's here ({self.own_ms:.2f} against {self.standard_ms:.2f} ms, one thread)"
 
 
 class Draft(NamedTuple):
@@ -48,6 +62,8 @@ class Draft(NamedTuple):
     calibrated: bool = False
     accuracy: Accuracy | None = None
     "If it has been measured already."
+    speed: Speed | None = None
+    "If it has been timed already."
 
 
 class Workshop:
@@ -58,7 +74,9 @@ class Workshop:
     ) -> None:
         self.model = with_options(model, options)
         self.standard, self.home, self.options = standard, home, options
-        self.target: Target = target_of(cpu or read_cpu(Tree("/")))
+        own = read_cpu(Tree("/"))
+        self.target: Target = target_of(cpu or own)
+        self.here = target_of(own).isa
         self._cores = usable_cores()
         self._progress, self._what, self._from, self._to = progress, "", 0.0, 0.0
         self._check_axes()
@@ -198,7 +216,11 @@ class Workshop:
         """The artifact at `path` against the standard; None without evaluation data."""
         if self.reference is None:
             return None
-        return accuracy.measure(self.reference, path, self.quick(self.opened_as(path)), self.target.isa)
+        return accuracy.measure(self.reference, path, self.quick(self.opened_as(path)), self.here)
+
+    def time(self, path: Path) -> Speed:
+        """A short race of the artifact at `path` against the standard."""
+        return Speed(*race([self.standard.path, path], self.feed, [self.settings, self.opened_as(path)]))
 
     def quick(self, settings: SessionSettings) -> SessionSettings:
         """The same with every usable core: for answers, not for timing."""
@@ -217,7 +239,12 @@ class Workshop:
         if measured is None and precision != "float32":
             why = "no data to measure its accuracy with: give --calibration FILE.npz"
         size = path.stat().st_size
+        speed = draft.speed or self.time(path)
         notes = inspect.findings(found, size_bytes=size, standard_bytes=self.standard.record.size_bytes)
+        if speed.own_ms > NOT_SLOWER * speed.standard_ms:
+            notes += (f"slower than the standard here: {speed.own_ms:.3g} against {speed.standard_ms:.3g} ms",)
+        if self.target.isa != self.here:
+            notes += (f"for {self.target.isa}, but its accuracy was measured on {self.here}",)
         record = ArtifactRecord(
             model=self.model.name,
             name=name,
@@ -227,7 +254,7 @@ class Workshop:
             sha256=sha256_of(path),
             size_bytes=size,
             made_from_sha256=self.standard.record.sha256,
-            recipe={store.KEY: key, **draft.recipe},
+            recipe={store.KEY: key, **draft.recipe, "speed": str(speed)},
             tools=tools(),
             calibration_sha256=self.calibration_sha256 if draft.calibrated else None,
             axes=dict(self.options.axes),

@@ -100,6 +100,7 @@ def _print_table(model: Model, made: Report) -> None:
     table = Table(title=f"{model.name} {model.version}", title_justify="left", box=None, pad_edge=False)
     for heading, justify in (("artifact", "left"), ("precision", "left"), ("size", "right"), ("of standard", "right")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table.add_column("speed here", justify="right")
     metric = next((a.record.accuracy.metric for a in made.artifacts if a.record.accuracy), "accuracy")
     table.add_column(metric, justify="right")
     table.add_column("kept", justify="right")
@@ -119,6 +120,7 @@ def _row(artifact: Artifact, standard: Artifact) -> tuple[str, ...]:
         record.precision,
         f"{record.size_bytes / 1024:,.0f} KiB",
         f"{record.size_bytes / standard.record.size_bytes:.2f}×",
+        record.recipe.get("speed", "1.00×").split()[0],
         f"{accuracy.value:.4f}" if accuracy else "-",
         f"{100 * ratio:.1f} %" if ratio is not None else "-",
         "; ".join((f"no: {record.why_unfit}" if record.why_unfit else "yes", *record.notes)),
