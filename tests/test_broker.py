@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from edgekit.cli.broker import load_users
 from edgekit.cli.main import main
 from edgekit.errors import BrokerError, ConfigError, RuntimeUnavailable, UsageError

@@ -9,6 +9,9 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from edgekit.fleet import HISTORY_WINDOWS, KEPT_EVENTS, Device, Fleet, Presence, fold, merged_latency
 from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
 from edgekit.telemetry.messages import (
@@ -26,8 +29,6 @@ from edgekit.telemetry.messages import (
     topic,
 )
 from edgekit.telemetry.sequence import KEPT_EPOCHS, LISTED, NO_WINDOWS, arrive
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NOON = 1_800_000_000.0
 WINDOW_S = 10.0

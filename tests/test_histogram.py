@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from edgekit.telemetry.histogram import (
     HistogramBuilder,
     merge,
@@ -17,8 +20,6 @@ from edgekit.telemetry.histogram import (
     relative_error,
 )
 from edgekit.telemetry.messages import Histogram
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0)
 SHAPES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from edgekit.config import MqttConfig
 from edgekit.errors import ConfigError
 from edgekit.telemetry.access import Role, User

@@ -10,6 +10,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from edgekit.telemetry.clock import clock_synced
 from edgekit.telemetry.commands import REMEMBERED, CommandGate
 from edgekit.telemetry.epoch import EpochCounter
@@ -36,8 +39,6 @@ from edgekit.telemetry.messages import (
 )
 from edgekit.telemetry.outbox import Outbox
 from edgekit.telemetry.recorder import Recorder
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 EXAMPLES: dict[str, msgspec.Struct] = {
     "status": Status(state=State.OFFLINE, epoch=7, reason="stopped", session="ab"),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from edgekit.config import MqttConfig
 from edgekit.errors import ConfigError, UsageError
 from edgekit.fleet import Device, Fleet, Presence, fold

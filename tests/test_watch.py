@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from edgekit.cli.main import main
 from edgekit.config import MqttConfig
 from edgekit.errors import ConfigError

@@ -77,7 +77,7 @@ class Reporter:
         """
         for key, name in (("site", site), ("device", device)):
             if name == EVERYONE or not re.fullmatch(NAME_PATTERN, name):
-                raise ConfigError("edgekit.toml", key, f"'{name}' must match {NAME_PATTERN} and not be '{EVERYONE}'")
+                raise ConfigError("edgekit.toml", key, f"{name!r} must match {NAME_PATTERN} and not be '{EVERYONE}'")
         self.site, self.device = site, device
         self._window_s, self._birth, self._readings = config.window_s, birth, readings
         self._recorder, self._on_command = recorder, on_command
