@@ -99,6 +99,14 @@ class UnreachableError(EdgekitError):
         super().__init__(f"{host}: {detail}")
 
 
+class ReleaseError(EdgekitError):
+    """A release, or the repository it comes from, that does not hold or must not be trusted; `release` names it."""
+
+    def __init__(self, release: str, problem: str) -> None:
+        self.release, self.problem = release, problem
+        super().__init__(f"release {release}: {problem}")
+
+
 class SlotError(EdgekitError):
     """A slot that cannot be written, switched or trusted."""
 

@@ -1,0 +1,1 @@
+"""Ship, switch, go back: releases, their trust, two slots, the guard that starts one of them, and the health gate."""
