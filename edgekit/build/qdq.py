@@ -141,8 +141,8 @@ class Writer:
         self.read_as[name], self.stored[name], self.grids[name] = reading, stored, grid
 
     def _grid_constants(self, grid: Grid, name: str) -> list[str]:
-        scale = self.graph.add_constant(f"{name}.scale", np.array(grid.scale, np.float32))
-        return [scale, self.graph.add_constant(f"{name}.zero", np.array(grid.zero, self.types.activation))]
+        scale = self.graph.share_constant(f"{name}.scale", np.array(grid.scale, np.float32))
+        return [scale, self.graph.share_constant(f"{name}.zero", np.array(grid.zero, self.types.activation))]
 
     def _small_constant(self, name: str) -> str:
         """A constant operand of Add or Mul, quantised over its own range."""
@@ -217,8 +217,8 @@ class Writer:
 
     def _dequantized(self, name: str, integers: np.ndarray, scales: np.ndarray, axis: int) -> str:
         stored = self.graph.add_constant(f"{name}.q", integers)
-        inputs = [stored, self.graph.add_constant(f"{name}.scale", scales)]
-        inputs.append(self.graph.add_constant(f"{name}.zero", np.zeros(scales.shape, integers.dtype)))
+        inputs = [stored, self.graph.share_constant(f"{name}.scale", scales)]
+        inputs.append(self.graph.share_constant(f"{name}.zero", np.zeros(scales.shape, integers.dtype)))
         options = {"axis": axis} if scales.ndim else {}
         self.added.append(
             helper.make_node("DequantizeLinear", inputs, [f"{stored}.dq"], name=f"{stored}.dq", **options)

@@ -59,7 +59,7 @@ def repeat_pixels(
         return name
 
     def reshape(tensor: str, *shape: int) -> str:
-        return add("Reshape", [tensor, graph.add_constant(f"{result}.shape", np.array(shape, np.int64))])
+        return add("Reshape", [tensor, graph.share_constant(f"{result}.shape", np.array(shape, np.int64))])
 
     pixels = add("Transpose", [source], perm=[0, 2, 3, 1])
     wide = reshape(add("Concat", [pixels] * across, axis=3), 0, 0, -1, channels)
