@@ -149,6 +149,23 @@ def test_samples_are_measured_until_there_are_enough(digits):
     assert row.latency.p99_ms is not None
 
 
+def test_samples_are_spread_over_the_rounds_so_that_candidates_can_be_paired(digits):
+    model, found = digits
+    rows = bench(model, found, Plan(seconds=5, min_samples=64, max_samples=64, idle_s=0.0))
+    assert len({row.run_id for row in rows}) == 1
+    for row in rows:
+        assert row.latency is not None
+        assert len(row.latency.round_p50_ms) == 12
+        assert 64 <= row.latency.sample_count <= 12 * 6
+
+
+def test_fewer_samples_than_a_median_needs_are_never_the_end(digits):
+    model, found = digits
+    (row,) = bench(model, found[:1], Plan(seconds=0.01, min_samples=1, max_samples=1, idle_s=0.0))
+    assert row.latency is not None
+    assert row.latency.sample_count >= 8
+
+
 def test_a_hopeless_candidate_is_not_measured_on(digits):
     model, found = digits
     (row,) = bench(model, found[:1], Plan(seconds=0.02, min_samples=10**6, bound_ms=1e-6, idle_s=0.0))

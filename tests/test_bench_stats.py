@@ -120,6 +120,12 @@ def test_a_gain_is_proven_round_by_round_although_the_machine_is_disturbed():
     assert least < 1
 
 
+def test_rounds_that_were_not_taken_in_turns_are_not_paired():
+    found = latency([[float(i)] for i in range(1, 15)], in_turns=12)
+    assert found.round_p50_ms == tuple(float(i) for i in range(1, 13))
+    assert found.sample_count == 14
+
+
 def test_two_that_are_equal_are_not_told_apart_by_noise():
     source = random.Random(11)
     wrong = 0

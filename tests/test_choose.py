@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -173,6 +174,13 @@ def test_without_measuring_the_store_answers_else_a_prior(chosen_home, tmp_path,
 def test_an_artifact_that_is_not_there_names_those_that_are(tmp_path, facts):
     with pytest.raises(ConfigError, match=r"no 'flash-x' here, only standard"):
         find_candidates(load_model("digits"), Home(tmp_path), facts, Space(artifacts=["flash-x"]))
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, {1}), (4, {1, 4}), (None, {1})])
+def test_threads_follow_what_this_process_may_use(tmp_path, facts, cores, threads):
+    limited = dataclasses.replace(facts, cpu=dataclasses.replace(facts.cpu, cores_usable=cores))
+    found = find_candidates(load_model("digits"), Home(tmp_path), limited, Space(runtimes=["onnxruntime"]))
+    assert {candidate.settings.threads for candidate in found} == threads
 
 
 def test_formats_that_nothing_reads_say_what_to_install(tmp_path, facts):

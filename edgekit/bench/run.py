@@ -48,6 +48,7 @@ class Plan:
     bound_ms: float | None = None
     "A candidate whose median is surely above it is not measured on: more samples would not save it."
     max_samples: int = 20_000
+    "Of the rounds together; measuring on to `min_samples` is not held back by it."
     memory_limit_bytes: int | None = None
     start_timeout_s: float = _START_TIMEOUT_S
     hang_timeout_s: float = 60.0
@@ -165,11 +166,12 @@ def _rounds(runs: Sequence[_Run], plan: Plan, tell: Progress) -> None:
         for run in order.sample(list(runs), len(runs)):
             tell(f"measuring {run.candidate.name}", _WARM_UP_SHARE + (1 - _WARM_UP_SHARE) * done / steps)
             done += 1
-            _guarded(run, partial(_slice, run, slice_s, plan))
+            _guarded(run, partial(_slice, run, slice_s, -(-plan.max_samples // _ROUNDS), plan))
     for run in runs:
         while _needs_more(run, plan):
             tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {plan.min_samples} samples", 1.0)
-            _guarded(run, partial(_slice, run, max(slice_s, _LONG_SLICE_S), plan))
+            missing = max(plan.min_samples, MIN_SAMPLES) - len(run.samples_ms)
+            _guarded(run, partial(_slice, run, max(slice_s, _LONG_SLICE_S), missing, plan))
 
 
 def _needs_more(run: _Run, plan: Plan) -> bool:
@@ -181,14 +183,11 @@ def _needs_more(run: _Run, plan: Plan) -> bool:
     return count < plan.min_samples and spent_s < plan.max_seconds and not hopeless
 
 
-def _slice(run: _Run, seconds: float, plan: Plan) -> None:
-    wanted = plan.max_samples - len(run.samples_ms)
-    if wanted <= 0:
-        return
+def _slice(run: _Run, seconds: float, most: int, plan: Plan) -> None:
+    """One round: a pause, a first query, then up to `most` samples."""
     time.sleep(max(0.0, min(plan.idle_s, seconds) - (time.monotonic() - run.last_s)))
-    share = max(-(-plan.max_samples // _ROUNDS), plan.min_samples - len(run.samples_ms))
     reply = run.process.ask(
-        say.Measure(seconds=seconds, max_samples=min(wanted, share) + 1),
+        say.Measure(seconds=seconds, max_samples=most + 1),
         say.Times,
         timeout_s=seconds + plan.hang_timeout_s,
     )
@@ -208,7 +207,7 @@ def _finish(run: _Run, plan: Plan) -> None:
 
 def _row(model: Model, run: _Run, before: Conditions, run_id: str) -> Measurement:
     record, placed = run.candidate.artifact.record, run.placed
-    figures: Latency | None = latency(run.rounds_ms) if run.failure is None else None
+    figures: Latency | None = latency(run.rounds_ms, in_turns=_ROUNDS) if run.failure is None else None
     return Measurement(
         model=model.name,
         artifact=record.name,

@@ -52,11 +52,14 @@ def _lower_rank(count: int) -> int:
     return max(1, rank)
 
 
-def latency(rounds_ms: Sequence[Sequence[float]]) -> Latency:
+def latency(rounds_ms: Sequence[Sequence[float]], *, in_turns: int | None = None) -> Latency:
     """The samples of every round as a record; percentiles that they do not support are None.
 
     The interval of the median takes the rounds as its units where there are enough: the samples of one round share
     what the machine was doing meanwhile, and thousands of them would promise a precision that the next round breaks.
+
+    Args:
+        in_turns: how many of the first rounds were taken in turns with others; None is all of them.
 
     Raises ValueError for fewer than `MIN_SAMPLES` samples.
     """
@@ -75,7 +78,7 @@ def latency(rounds_ms: Sequence[Sequence[float]]) -> Latency:
         p90_ms=percentile(samples, 0.9) if count >= SAMPLES_FOR_P90 else None,
         p99_ms=percentile(samples, 0.99) if count >= SAMPLES_FOR_P99 else None,
         max_ms=max(samples),
-        round_p50_ms=tuple(medians),
+        round_p50_ms=tuple(medians[:in_turns]),
     )
 
 
