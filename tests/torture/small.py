@@ -94,10 +94,10 @@ def make(
     launch = LaunchSpec(
         run=(*python, "{slot}/files/daemon.py"),
         check=(*python, "{slot}/files/check.py"),
-        ready_s=20.0 if daemon == "good" else 1.0,
-        check_s=10.0 if check != "hang" else 1.0,
+        ready_s=0.4 if daemon in ("silent", "stubborn") else 20.0,
+        check_s=0.4 if check == "hang" and daemon == "good" else 10.0,
         soak_s=soak_s,
-        stop_s=1.0,
+        stop_s=0.3,
     )
     stored = seal(Release(name=name, sequence=sequence, launch=launch, files=tuple(files)))
     library.save(stored, sources)
