@@ -122,7 +122,7 @@ def test_a_device_is_born_reports_and_says_goodbye_itself(stage: Stage, kind: st
     for i in range(50):
         recorder.observe(model="digits", lane="realtime", artifact="int8", infer_ms=1.0 + i / 50)
     reporter.event("selection", "int8 chosen", model="digits")
-    device = stage.see(lambda d: d.latency is not None and is_online(d))
+    device = stage.see(lambda d: d.latency is not None and d.last_metrics is not None and is_online(d))
     assert device.latency is not None
     assert device.latency.count == 50
     assert device.last_metrics is not None
