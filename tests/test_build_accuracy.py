@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from edgekit.artifact import Accuracy
 from edgekit.build.accuracy import WORST_DB, sqnr_db, why_unfit
 from edgekit.build.inspect import Contents, check_int8, contents, findings

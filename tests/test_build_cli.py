@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
+
 from edgekit.catalog import data_folder
 from edgekit.cli.main import main
-from onnx import numpy_helper
 
 DIGITS = data_folder("models") / "digits"
 
@@ -74,3 +78,14 @@ def test_bad_files_give_one_line_and_no_traceback(edgekit_home, tmp_path, capsys
 def test_options_that_do_not_go_together_exit_with_two(edgekit_home, capsys, arguments):
     assert main(["build", *arguments]) == 2
     assert capsys.readouterr().err.startswith("edgekit build: ")
+
+
+def test_without_the_onnx_package_the_command_that_mends_it_is_said(tmp_path):
+    code = (
+        "import sys; sys.modules['onnx'] = None\nfrom edgekit.cli.main import main\nsys.exit(main(['build', 'digits']))"
+    )
+    environ = {**os.environ, "EDGEKIT_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert "pip install 'edgekit-deploy[build]'" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
 from edgekit.build.edit import Graph
 from edgekit.build.graph import clean, inputs_of, read_model, weights
 from edgekit.errors import ArtifactError
 from edgekit.manifest import TensorSpec
-from onnx import TensorProto, helper, numpy_helper
 
 WEIGHT = np.arange(16, dtype=np.float32).reshape(4, 4, 1, 1) / 16
 

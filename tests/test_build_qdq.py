@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
 from edgekit.build.calibrate import METHODS, Calibration, Range, fingerprint
 from edgekit.build.edit import Graph
 from edgekit.build.grids import Types
@@ -16,7 +18,6 @@ from edgekit.build.qdq import tensors_to_observe
 from edgekit.build.quantize import StaticInt8
 from edgekit.build.upsample import repeat_pixels, whole_factors
 from edgekit.errors import InputError, UsageError
-from onnx import TensorProto, helper, numpy_helper
 
 RNG = np.random.default_rng(11)
 

@@ -12,6 +12,8 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
+
 from edgekit.artifact import RECORD_NAME, load_artifacts
 from edgekit.build import Options, build, report
 from edgekit.build.quantize import dynamic_int8, matmul_share, target_of
@@ -21,7 +23,6 @@ from edgekit.config import Home
 from edgekit.device.cpu import Cpu
 from edgekit.errors import ArtifactError, UsageError
 from edgekit.runtimes.session import SessionSettings, open_session
-from onnx import numpy_helper
 
 STATIC = "flash-int8-static"
 

@@ -7,11 +7,12 @@ from collections import Counter
 import numpy as np
 import onnxruntime as ort
 import pytest
-from edgekit.build.edit import Graph, names_read, rename_reads, topological
-from edgekit.build.rewrite import rewrite, shifts_as_depthwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+
+from edgekit.build.edit import Graph, names_read, rename_reads, topological
+from edgekit.build.rewrite import rewrite, shifts_as_depthwise
 
 RNG = np.random.default_rng(7)
 
