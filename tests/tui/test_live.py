@@ -89,6 +89,10 @@ class Terminal:
         """Wait until all words stand on the screen."""
         wait_for(lambda: all(word in self.screen() for word in words), f"{words} on the screen", self.screen)
 
+    def console_pid(self) -> int:
+        pane = self.tmux("list-panes", "-F", "#{pane_pid}").strip()
+        return int(Path(f"/proc/{pane}/task/{pane}/children").read_text().split()[0])
+
     def close(self) -> None:
         self.tmux("kill-server")
 
@@ -161,6 +165,9 @@ def test_a_broker_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
         broker.publish(*lived_until_now(2))
         terminal.shows("gate-north", "12 dev")
         assert terminal.screen().isascii()
+        pid = terminal.console_pid()
+        terminal.close()
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the console to end with its terminal")
     finally:
         terminal.close()
         broker.stop()
@@ -173,20 +180,19 @@ def test_ten_silent_devices_cost_next_to_nothing(broker: Mosquitto, terminal: Te
     broker.publish(*(simulated.birth(*device, now) for device in devices))
     broker.publish(*(simulated.status(*device, State.ONLINE, now) for device in devices))
     terminal.shows("10 devices")
-    pane = int(terminal.tmux("list-panes", "-F", "#{pane_pid}"))
-    children = Path(f"/proc/{pane}/task/{pane}/children").read_text().split()
+    pid = terminal.console_pid()
     time.sleep(1.5)
-    before, started = cpu_s(children[0]), time.monotonic()
+    before, started = cpu_s(pid), time.monotonic()
     time.sleep(3)
-    share = (cpu_s(children[0]) - before) / (time.monotonic() - started)
+    share = (cpu_s(pid) - before) / (time.monotonic() - started)
     assert share <= 0.02, f"{share:.1%} of a core while nothing happens"
-    os.kill(int(children[0]), signal.SIGTERM)
+    os.kill(pid, signal.SIGTERM)
     wait_for(terminal.exit_file.exists, "the console to leave on SIGTERM", terminal.screen)
     wait_for(terminal.exit_file.read_text, "its exit code")
     assert terminal.exit_file.read_text().strip() == "0"
 
 
-def cpu_s(pid: str) -> float:
+def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
@@ -195,7 +201,7 @@ def test_once_prints_the_table_and_json(broker: Mosquitto) -> None:
     ask = [*CONSOLE, "--port", str(broker.port), "--once", "--wait", "5"]
     reader = subprocess.Popen([*ask, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(1)
-    broker.publish(*lived_until_now(3))
+    broker.publish(*lived_until_now(12))
     out, err = reader.communicate(timeout=30)
     assert reader.returncode == 0, err
     value = json.loads(out)

@@ -81,6 +81,7 @@ class Console(App[None]):
         self._clock = clock
         self._opening = opening
         self._exit_after_s = exit_after_s
+        self._leaving = False
         for known in THEMES:
             self.register_theme(known)
         self.theme = theme
@@ -88,9 +89,19 @@ class Console(App[None]):
     def on_mount(self) -> None:
         self.set_class(not self.glyphs.unicode, "-ascii")
         self.push_screen(FleetScreen(self.glyphs))
-        self.set_interval(TICK_S, self.draw)
+        self.set_interval(TICK_S, self._tick)
         if self._exit_after_s is not None:
             self.set_timer(self._exit_after_s, self.exit)
+
+    def ask_to_leave(self) -> None:
+        """Exit at the next tick. For signal handlers: they may interrupt anything, so this sets a flag alone."""
+        self._leaving = True
+
+    def _tick(self) -> None:
+        if self._leaving:
+            self.exit()
+        else:
+            self.draw()
 
     @on(Folded)
     def _folded(self, message: Folded) -> None:

@@ -119,9 +119,8 @@ def watch(args: argparse.Namespace, source: Source, folder: Folder) -> int:
         post=lambda view: app.post_message(Folded(view)),
         failed=lambda error: app.post_message(Failed(error)),
     )
-    for name in ("SIGTERM", "SIGHUP"):  # leave the terminal as it was; Windows has no SIGHUP
-        if number := getattr(signal, name, None):
-            signal.signal(number, lambda *_: app.exit())
+    # leaves the terminal as it was; SIGHUP keeps its default: with the terminal gone there is nothing to restore
+    signal.signal(signal.SIGTERM, lambda *_: app.ask_to_leave())
     feed.start()
     try:
         app.run()
