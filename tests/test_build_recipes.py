@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -307,3 +308,21 @@ def test_too_little_memory_is_said_before_anything_is_read(tmp_path, built, monk
         pytest.raises(ArtifactError, match=r"needs about .* MiB of memory"),
     ):
         _ = shop.graph
+
+
+@pytest.mark.data
+def test_an_opset_8_model_with_weights_among_its_inputs_builds_and_keeps_its_accuracy(data_dir, tmp_path):
+    folder = data_dir / "mnist"
+    images = gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes())[16:]
+    labels = gzip.decompress((folder / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:]
+    pixels = np.frombuffer(images, np.uint8).reshape(-1, 1, 28, 28)[:512].astype(np.float32)
+    np.savez(tmp_path / "samples.npz", Input3=pixels)
+    np.save(tmp_path / "labels.npy", np.frombuffer(labels, np.uint8)[:512])
+    options = Options(calibration=tmp_path / "samples.npz", labels=tmp_path / "labels.npy", metric="top1")
+    made = by_name(build(load_model(str(folder / "mnist.onnx")), home=Home(tmp_path / "home"), options=options))
+    record = made[STATIC].record
+    assert record.fit
+    assert record.accuracy is not None
+    assert record.accuracy.standard_value == pytest.approx(0.98, abs=0.01)
+    assert record.node_counts["QLinearConv"] == 2
+    assert by_name(made.values())["standard-optimized"].record.fit
