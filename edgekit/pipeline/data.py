@@ -175,6 +175,5 @@ def _fitting(value: Array | None, spec: TensorSpec, axes: Mapping[str, int], rng
         return rng.random(shape, np.float32).astype(dtype)
     if dtype.kind == "b":
         return np.zeros(shape, dtype)
-    # Token ids and the like index tables: small values are valid in every one. Eight-bit tensors are pixels.
-    high = np.iinfo(dtype).max if dtype.itemsize == 1 else 100
-    return rng.integers(0, high, shape, dtype)
+    # Wider integers index tables (token types have a table of two rows) or are masks. Eight-bit tensors are pixels.
+    return rng.integers(0, np.iinfo(dtype).max if dtype.itemsize == 1 else 2, shape, dtype)

@@ -1,0 +1,187 @@
+"""One candidate while it is measured: started, warmed up, timed in slices, asked where it ran, written down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from edgekit.artifact import STANDARD, ArtifactRecord
+from edgekit.bench import protocol as say
+from edgekit.bench.candidates import Candidate, to_record
+from edgekit.bench.conditions import this_device
+from edgekit.bench.inputs import write_inputs
+from edgekit.bench.process import CandidateFailed, Process
+from edgekit.bench.record import Conditions, Latency, Measurement, Start
+from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval
+from edgekit.errors import EdgekitError
+from edgekit.manifest import Model
+
+_START_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How long and how often."""
+
+    seconds: float = 5.0
+    "For each candidate, warm-up not counted."
+    min_samples: int = MIN_SAMPLES
+    "Measured on beyond `seconds` until there are so many: 64 for a p90, 662 for a p99."
+    max_seconds: float = 60.0
+    "The end of measuring on, however few there are."
+    bound_ms: float | None = None
+    "A candidate whose median is surely above it is not measured on: more samples would not save it."
+    max_samples: int = 20_000
+    "Of the rounds together; measuring on to `min_samples` is not held back by it."
+    memory_limit_bytes: int | None = None
+    start_timeout_s: float = _START_TIMEOUT_S
+    hang_timeout_s: float = 60.0
+    "How much longer than asked a worker may stay silent."
+    at_once: int = 16
+    "The most workers alive at the same time; one is measured, the others sleep."
+    idle_s: float = 0.25
+    "The least pause before each round, whose first query is the one after idle; never longer than the round."
+    seed: int | None = None
+    "Of the order within each round; None: another one each time."
+
+
+@dataclass(slots=True)
+class Contender:
+    """A candidate with its worker, and what was measured of it so far."""
+
+    candidate: Candidate
+    process: Process
+    start: Start | None = None
+    runtime_version: str | None = None
+    rounds_ms: list[tuple[float, ...]] = field(default_factory=list)
+    after_idle_ms: list[float] = field(default_factory=list)
+    last_s: float = 0.0
+    failure: str | None = None
+    placed: say.Placed | None = None
+    warm_ms: tuple[float, ...] = ()
+    "The runs of the warm-up: a first impression."
+    peak_bytes: int | None = None
+    "Of the worker before it is ended; None while it lives, or where the system does not tell."
+
+    @property
+    def samples_ms(self) -> list[float]:
+        return [sample for taken in self.rounds_ms for sample in taken]
+
+
+def guarded(run: Contender, step: Callable[[], object]) -> None:
+    """Carry out a step of a candidate that still lives; its failure is its own."""
+    if run.failure is not None:
+        return
+    try:
+        step()
+    except CandidateFailed as e:
+        run.failure = str(e)
+        run.process.close()  # frees its memory for the others
+
+
+def begin(model: Model, run: Contender, inputs: Path, plan: Plan, *, warm_up_s: float | None = None) -> None:
+    """Load it, make its inputs, run it cold and then until stable. Raises CandidateFailed.
+
+    Args:
+        inputs: where to write them (.npz).
+        warm_up_s: the most that warming up may take; None is half of the plan's time, a second at least.
+    """
+    candidate = run.candidate
+    opened = run.process.ask(
+        say.Open(path=str(candidate.artifact.path), settings=candidate.settings),
+        say.Opened,
+        timeout_s=plan.start_timeout_s,
+    )
+    run.runtime_version = opened.runtime_version
+    try:
+        write_inputs(inputs, model, opened, candidate.artifact.record.axes)
+    except EdgekitError as e:
+        raise CandidateFailed(f"no inputs for it: {e}") from e
+    first = run.process.ask(say.First(inputs=str(inputs)), say.Times, timeout_s=plan.start_timeout_s)
+    run.start = Start(import_ms=opened.import_ms, load_ms=opened.load_ms, first_ms=first.times_ms[0])
+    limit_s = max(1.0, plan.seconds / 2) if warm_up_s is None else warm_up_s
+    warm = run.process.ask(say.WarmUp(max_s=limit_s), say.Times, timeout_s=plan.hang_timeout_s + plan.seconds)
+    run.warm_ms = warm.times_ms
+    run.last_s = time.monotonic()
+
+
+def needs_more(run: Contender, plan: Plan) -> bool:
+    """Whether a model that is slow for its time must be measured on."""
+    count, spent_s = len(run.samples_ms), sum(run.samples_ms) / 1000
+    if run.failure is not None or count < MIN_SAMPLES:
+        return run.failure is None
+    hopeless = plan.bound_ms is not None and median_interval(run.samples_ms)[0] > plan.bound_ms
+    return count < plan.min_samples and spent_s < plan.max_seconds and not hopeless
+
+
+def take_slice(run: Contender, seconds: float, most: int, plan: Plan) -> None:
+    """One round: a pause, a first query, then up to `most` samples. Raises CandidateFailed."""
+    time.sleep(max(0.0, min(plan.idle_s, seconds) - (time.monotonic() - run.last_s)))
+    reply = run.process.ask(
+        say.Measure(seconds=seconds, max_samples=most + 1),
+        say.Times,
+        timeout_s=seconds + plan.hang_timeout_s,
+    )
+    run.last_s = time.monotonic()
+    # the first query after a pause finds cold caches and a lowered clock: a figure of its own
+    run.after_idle_ms.append(reply.times_ms[0])
+    run.rounds_ms.append(reply.times_ms[1:])
+
+
+def finish(run: Contender, plan: Plan) -> None:
+    """Prove where it ran. Raises CandidateFailed when an accelerator that was asked for ran nothing."""
+    run.placed = run.process.ask(say.Place(), say.Placed, timeout_s=plan.start_timeout_s)
+    settings = run.candidate.settings
+    hook = settings.delegate or next((name for name, _ in settings.providers), None)
+    if hook in run.placed.unused and not settings.allow_fallback:
+        raise CandidateFailed(f"{hook} was asked for and ran none of the operators")
+
+
+def row_of(model: Model, run: Contender, before: Conditions, run_id: str, *, in_turns: int) -> Measurement:
+    """What was measured, as a record.
+
+    Args:
+        in_turns: how many of the first rounds were taken in turns with the others of the run.
+    """
+    record, placed = run.candidate.artifact.record, run.placed
+    enough = run.failure is None and len(run.samples_ms) >= MIN_SAMPLES
+    figures: Latency | None = latency(run.rounds_ms, in_turns=in_turns) if enough else None
+    return Measurement(
+        model=model.name,
+        artifact=record.name,
+        artifact_sha256=record.sha256,
+        precision=record.precision,
+        size_bytes=record.size_bytes,
+        settings=to_record(run.candidate.settings, run.runtime_version),
+        latency=figures,
+        start=run.start,
+        after_idle_ms=median(run.after_idle_ms) if run.after_idle_ms else None,
+        peak_memory_bytes=placed.peak_memory_bytes if placed else run.peak_bytes,
+        throughput_qps=1000 / figures.mean_ms if figures else None,
+        **accuracy_fields(record),
+        ops_by_provider=placed.ops_by_provider if placed else {},
+        partitions=placed.partitions if placed else None,
+        conditions=before,
+        failure=run.failure,
+        device=this_device(),
+        taken_at_unix_ms=time.time_ns() // 1_000_000,
+        run_id=run_id,
+    )
+
+
+def accuracy_fields(record: ArtifactRecord) -> dict[str, Any]:
+    """What a measurement repeats of the artifact's own record, by field name."""
+    accuracy = record.accuracy
+    # the standard is the yardstick itself, and a float32 file that was made from nothing is as good
+    original = record.made_from_sha256 is None and record.precision == "float32"
+    yardstick = 1.0 if original or record.name == STANDARD else None
+    return {
+        "accuracy_value": accuracy.value if accuracy else None,
+        "accuracy_ratio": accuracy.ratio if accuracy and accuracy.ratio is not None else yardstick,
+        "fit": record.fit,
+        "why_unfit": record.why_unfit,
+    }
