@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -45,6 +46,9 @@ def test_a_snapshot_is_a_picture_of_the_screen(tmp_path: Path) -> None:
     text = "".join(ET.parse(path).getroot().itertext()).replace("\xa0", " ")
     assert "gate-north" in text
     assert "fleet latency" in text
+    links = set(re.findall(r"https?://[^\s\"')]+", path.read_text(encoding="utf-8")))
+    assert links <= {"http://www.w3.org/2000/svg", "https://www.textualize.io"}, "a picture fetches nothing"
+    assert "DejaVu Sans Mono" in path.read_text(encoding="utf-8")
 
 
 def test_a_snapshot_can_show_one_device(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,9 @@ from edgekit_tui.rows import LIVE
 
 CONNECT_S = 5.0
 "A broker that does not answer by then is taken for unreachable."
+FONT_FACES = re.compile(r"@font-face \{[^}]*\}\s*")
+"Textual's pictures fetch their font from the network; ours use what the reader has."
+FONT, FONTS = "font-family: Fira Code,", "font-family: Fira Code, DejaVu Sans Mono, Menlo, Consolas,"
 QUIET_S = 0.5
 "Retained messages arrive in a burst; this long without a new device, and the fleet is taken for known."
 
@@ -93,6 +97,6 @@ def snapshot(app: Console, view: View, path: Path, *, size: tuple[int, int], the
     drawn: list[str] = []
     app.run(headless=True, size=size, auto_pilot=shoot)
     try:
-        path.write_text(drawn[0], encoding="utf-8")
+        path.write_text(FONT_FACES.sub("", drawn[0]).replace(FONT, FONTS), encoding="utf-8")
     except OSError as e:
         raise ConfigError(path, None, f"cannot be written: {e.strerror}") from e
