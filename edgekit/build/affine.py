@@ -145,6 +145,7 @@ def _takes_input(graph: Graph, conv: onnx.NodeProto, name: str, affine: Affine) 
 
 
 def input_channels(graph: Graph, conv: onnx.NodeProto) -> int:
+    """Channels of a convolution's input, all groups together."""
     weight = graph.constant(conv.input[1])
     assert weight is not None
     return int(weight.shape[1]) * int(attribute(conv, "group", 1))

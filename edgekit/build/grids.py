@@ -40,6 +40,7 @@ class Grids:
         self.ranges = {**ranges, **self._joint_ranges()}
 
     def of(self, final: str, shift: float) -> Grid:
+        """The grid of a tensor as its readers see it; `shift` is what a constant Add before them amounts to."""
         low, high = self.ranges[final]
         if shift:
             low, high = min(low, shift), max(high, shift)
@@ -67,6 +68,7 @@ class Grids:
         return Grid(scale, int(np.clip(round(self.low - low / scale), self.low, self.high)))
 
     def exact(self, low: float, high: float) -> Grid:
+        """The grid whose ends are `low` and `high`: beyond them integers saturate, which is the point."""
         scale = float(np.float32((high - low) / (self.high - self.low)))
         return Grid(scale, self.low + round(-low / scale))
 

@@ -34,6 +34,7 @@ class Placement:
     "Nodes that stay in float -> why."
 
     def keeps_float(self, node: onnx.NodeProto, reason: str) -> None:
+        """Leave `node` in float, for one reason in words."""
         self.floats[node.output[0]] = reason
 
 

@@ -106,6 +106,7 @@ class Workshop:
         return recipe + "".join(c if c.isalnum() or c in "_-" else "_" for c in fixed)
 
     def folder(self, recipe: str) -> Path:
+        """Where the artifact of `recipe` lies, or will lie."""
         return self.home.artifacts(self.model.name) / self.name(recipe)
 
     def _check_axes(self) -> None:
@@ -169,6 +170,7 @@ class Workshop:
 
     @property
     def graph_recipe(self) -> dict[str, str]:
+        """How the clean graph came to be, to start an artifact's recipe with."""
         return dict(self._cleaned[2])
 
     @property
