@@ -52,8 +52,9 @@ def choose(
     progress: Progress | None = None,
     fresh: bool = False,
     space: Space | None = None,
+    is_stored: bool = True,
 ) -> Selection:
-    """The best artifact and settings here within the limits, stored for the daemon.
+    """The best artifact and settings here within the limits, stored for the daemon unless `is_stored` is False.
 
     Args:
         facts: of this machine; None probes it.
@@ -68,7 +69,8 @@ def choose(
     found = find_candidates(model, home, facts, space or Space())
     measurements = measure(model, found, home=home, plan=_plan(limits, facts, seconds), progress=progress, fresh=fresh)
     selection = select(measurements, limits)
-    save_selection(home, selection)
+    if is_stored:
+        save_selection(home, selection)
     return selection
 
 

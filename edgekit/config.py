@@ -106,6 +106,15 @@ class MqttConfig(_Section, frozen=True, kw_only=True):
     allowed_commands: tuple[str, ...] = ("ping", "rebirth")
 
 
+class TolerantConfig(_Section, frozen=True, kw_only=True):
+    """`[model.tolerant]`: a second lane, for requests that can wait; it runs at the lowest priority."""
+
+    artifact: str | None = None
+    "Pin one artifact instead of selecting."
+    objective: str = "throughput"
+    threads: int = 1
+
+
 class ModelConfig(_Section, frozen=True, kw_only=True):
     """`[[model]]`: a model to serve and what is required of it."""
 
@@ -119,6 +128,7 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     accuracy_floor: float = 0.99
     threads: int | None = None
     axes: Mapping[str, int] = {}
+    tolerant: TolerantConfig | None = None
 
 
 class DaemonConfig(_Section, frozen=True, kw_only=True):

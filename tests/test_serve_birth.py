@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from edgekit import __version__
 from edgekit.config import DaemonConfig, ModelConfig, MqttConfig
 from edgekit.device.probe import probe

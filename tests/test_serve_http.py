@@ -15,12 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from edgekit.manifest import Model, Source, TensorSpec
 from edgekit.runtimes.axes import OPEN
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.serve import http as http_module
-from edgekit.serve.engine import Engine, Lane
+from edgekit.serve.engine import Engine
 from edgekit.serve.http import HttpServer
+from edgekit.serve.lane import Lane
 from edgekit.serve.routes import Routes
 from edgekit.serve.signature import signature_of
 

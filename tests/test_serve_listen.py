@@ -7,6 +7,7 @@ import socket
 import stat
 
 import pytest
+
 from edgekit.config import HttpConfig
 from edgekit.errors import ConfigError
 from edgekit.serve.listen import listen, read_token, url_of

@@ -6,6 +6,7 @@ import os
 import socket
 
 import pytest
+
 from edgekit.config import Supervisor, supervisor
 from edgekit.serve.notify import Notifier
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from edgekit.bench.candidates import to_record
 from edgekit.catalog import load_model
 from edgekit.config import Home, ModelConfig

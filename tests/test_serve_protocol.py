@@ -7,14 +7,15 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
 from edgekit.errors import EdgekitError, InputError, RequestError
 from edgekit.manifest import TensorSpec
 from edgekit.serve.exchange import aligned_body
 from edgekit.serve.protocol import DATATYPES, DTYPES, decode_request, encode_response, error_body
 from edgekit.serve.signature import Signature
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 
 def signature(dtype: str = "float32", shape: tuple[int | str, ...] = (2, 3), *, second: bool = False) -> Signature:

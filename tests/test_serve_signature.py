@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from edgekit.errors import ConfigError, InputError
 from edgekit.manifest import Model, Source, TensorSpec
 from edgekit.serve.signature import signature_of

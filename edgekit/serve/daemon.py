@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit.catalog import board_tables, load_model
+from edgekit.catalog import board_tables
 from edgekit.config import DaemonConfig, Home, Supervisor
 from edgekit.device.probe import probe
-from edgekit.errors import ConfigError, EdgekitError, RuntimeUnavailable
+from edgekit.errors import EdgekitError, RuntimeUnavailable
 from edgekit.serve.birth import birth, describe, device_name
 from edgekit.serve.engine import Engine
 from edgekit.serve.http import HttpServer
 from edgekit.serve.listen import listen, read_token, url_of
+from edgekit.serve.loader import Loader
 from edgekit.serve.notify import Notifier
-from edgekit.serve.plan import load_lane, make_plan
 from edgekit.serve.readings import SystemMeter
 from edgekit.serve.routes import Routes
 from edgekit.telemetry.messages import ModelState
@@ -113,6 +113,15 @@ class Daemon:
             routes, token=self._token, max_request_bytes=http.max_request_bytes, max_connections=http.max_connections
         )
         self._reporter = self._start_reporter()
+        self._loader = Loader(
+            engine=self._engine,
+            home=self._home,
+            facts=self._facts,
+            recorder=self._recorder,
+            tell=self._tell,
+            on_progress=self._note_progress,
+            on_death=self._die_on_the_loop,
+        )
         await server.start(listener)
         executor = ThreadPoolExecutor(1, thread_name_prefix="load")
         loading = self._loop.run_in_executor(executor, self._load)
@@ -136,34 +145,14 @@ class Daemon:
                 task.cancel()
 
     def _load(self) -> None:
-        """Choose, verify, open and warm every model; on a thread, so that health is answered meanwhile."""
-        wanted = [(model, load_model(model.name)) for model in self._config.model]
-        for _, model in wanted:
-            if model.name in self._engine.models:
-                raise ConfigError(self._source, "model", f"'{model.name}' is listed twice")
-            self._engine.add(model.name, model.version)
-        cores = self._facts.cpu.cores_usable or 1
-        share = max(1, cores // len(wanted))
-        if len(wanted) > 1:
-            logger.info("%d models share %d cores: %d thread%s each", len(wanted), cores, share, "s" * (share > 1))
-        for settings, model in wanted:
-            self._status = f"loading {model.name}"
-            plan = make_plan(
-                model, settings, home=self._home, facts=self._facts, threads=share, progress=self._note_progress
-            )
-            why = "; ".join(plan.reasons)
-            logger.info("%s: %s with %s: %s", model.name, plan.artifact.record.name, plan.settings.label, why)
-            self._tell(plan.state("loading"))
-            lane = load_lane(plan, self._recorder)
-            lane.on_death = self._die_on_the_loop
-            self._engine.models[model.name].lane = lane
-            self._tell(plan.state("ready"))
+        """On a thread, so that health is answered meanwhile."""
+        self._loader.apply(self._config, self._source)
 
     def _tell(self, state: ModelState) -> None:
         """A new mapping each time: the reporter's thread may be reading the one before."""
         self._models = {**self._models, state.model: state}
 
-    def _note_progress(self, text: str, _share: float) -> None:
+    def _note_progress(self, text: str) -> None:
         self._status = text
 
     def _become_ready(self, url: str) -> None:

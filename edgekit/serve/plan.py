@@ -1,10 +1,11 @@
-"""What a daemon will run for one model, and why: the pinned artifact, the stored selection, or a quick choice."""
+"""What a daemon will run for each lane of a model, and why: pinned, as selected before, or chosen quickly now."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ from edgekit.manifest import Model
 from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.selection import Limits, Selection
-from edgekit.serve.engine import Lane
+from edgekit.serve.lane import REALTIME, TOLERANT, Lane
+from edgekit.serve.precedence import Precedence, run_lowered
 from edgekit.serve.signature import signature_of
 from edgekit.telemetry.messages import ModelState
 from edgekit.telemetry.reporter import Recorder
@@ -30,9 +32,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REALTIME = "realtime"
 MEASURE_S = 0.5
 """Measuring time a candidate when nothing is selected yet: enough to rank them; `edgekit select` measures longer."""
+_LIMITING = ("objective", "latency_ms", "memory_mb", "accuracy_floor")
+_DEFAULTS = ModelConfig(name="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,12 @@ class Plan:
     reasons: tuple[str, ...]
     selection: Selection | None
     "None for a pinned artifact."
+    lane: str = REALTIME
+
+    @property
+    def label(self) -> str:
+        """Short text for the log: artifact and settings."""
+        return f"{self.artifact.record.name} with {self.settings.label}"
 
     def state(self, state: str) -> ModelState:
         """As the birth certificate tells it."""
@@ -101,9 +110,39 @@ def make_plan(
     return selected_plan(model, wanted, artifacts, selection, threads=threads)
 
 
+def make_tolerant_plan(
+    model: Model, wanted: ModelConfig, *, home: Home, facts: Facts, progress: Progress | None = None
+) -> Plan:
+    """The plan for the tolerant lane: pinned, else the best here for its objective. It is not stored.
+
+    Raises as `make_plan` does.
+    """
+    tolerant = wanted.tolerant
+    assert tolerant is not None, "only a model that has a tolerant lane is planned for one"
+    bound = msgspec.structs.replace(
+        wanted, artifact=tolerant.artifact, objective=tolerant.objective, threads=tolerant.threads, latency_ms=None
+    )
+    artifacts = all_artifacts(model, home)
+    if bound.artifact is not None:
+        return replace(pinned_plan(model, bound, artifacts, threads=tolerant.threads), lane=TOLERANT)
+    from edgekit.choose import Space, choose  # deferred: a pinned artifact needs no bench
+
+    selection = choose(
+        model,
+        _limits(model, bound, artifacts),
+        home=home,
+        facts=facts,
+        seconds=MEASURE_S,
+        progress=progress,
+        space=Space(axes=wanted.axes or None, threads=(tolerant.threads,)),
+        is_stored=False,
+    )
+    return replace(selected_plan(model, bound, artifacts, selection, threads=tolerant.threads), lane=TOLERANT)
+
+
 def _why_not(stored: Selection, wanted: ModelConfig, limits: Limits, artifacts: Sequence[Artifact]) -> str | None:
     """Why a stored selection does not answer the configuration; None when it does."""
-    asks_nothing = wanted == ModelConfig(name=wanted.name, threads=wanted.threads, axes=wanted.axes)
+    asks_nothing = all(getattr(wanted, key) == getattr(_DEFAULTS, key) for key in _LIMITING)
     if limits != stored.limits and not asks_nothing:
         return "the stored selection was made for other limits"
     if _artifact_of(stored, artifacts) is None:
@@ -192,21 +231,23 @@ def _settings(
     return replace(settings, axes=axes, threads=wanted.threads or threads)
 
 
-def load_lane(plan: Plan, recorder: Recorder | None) -> Lane:
+def load_lane(plan: Plan, recorder: Recorder | None, precedence: Precedence | None = None) -> Lane:
     """The artifact verified, opened and warm at every configured shape. Raises what each of those raises."""
     name = plan.model.name
     plan.artifact.verify()
     started = perf_counter()
-    session = open_session(plan.artifact.path, plan.settings)
+    open_ = partial(open_session, plan.artifact.path, plan.settings)
+    session = run_lowered(open_) if plan.lane == TOLERANT else open_()
     logger.info("%s: sha256 holds; loaded in %.0f ms", name, (perf_counter() - started) * 1e3)
     signature = signature_of(plan.model, session.inputs, session.outputs, overrides=plan.wanted.axes)
     lane = Lane(
         model=name,
-        name=REALTIME,
+        name=plan.lane,
         artifact=plan.artifact.record.name,
         session=session,
         signature=signature,
         recorder=recorder,
+        precedence=precedence,
     )
     lane.warm_up(lambda text: logger.info("%s: %s", name, text))
     lane.start()

@@ -18,6 +18,8 @@ import numpy as np
 
 from edgekit.errors import InputError, RequestError
 from edgekit.manifest import TensorSpec
+from edgekit.serve import parameters as asked
+from edgekit.serve.parameters import Step
 from edgekit.serve.signature import Signature
 
 DTYPES: Mapping[str, str] = {
@@ -28,7 +30,6 @@ DTYPES: Mapping[str, str] = {
 """Datatype of the protocol -> numpy dtype name. Tensors are little-endian on the wire, as is every device we know."""
 
 DATATYPES: Mapping[str, str] = {dtype: datatype for datatype, dtype in DTYPES.items()} | {"object": "BYTES"}
-PRIORITIES = ("realtime", "tolerant")
 _NESTED = re.compile(rb"\s*\[\s*\[")
 
 Buffer = bytes | bytearray | memoryview
@@ -69,6 +70,7 @@ class InferenceRequest:
     deadline_ms: float | None = None
     priority: str | None = None
     no_cache: bool = False
+    step: Step | None = None
 
 
 def decode_request(body: Buffer, json_bytes: int | None, signature: Signature) -> InferenceRequest:
@@ -86,15 +88,16 @@ def decode_request(body: Buffer, json_bytes: int | None, signature: Signature) -
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise RequestError(400, f"not an inference request: {e}") from e
     inputs = _decode_inputs(request.inputs, view[split:], signature)
-    default = _flag(request.parameters, "binary_data_output")
+    default = asked.flag(request.parameters, "binary_data_output")
     wanted = request.outputs or [_Output(spec.name) for spec in signature.outputs]
     return InferenceRequest(
         id=request.id,
         inputs=inputs,
         outputs=tuple(_wanted(output, default, signature) for output in wanted),
-        deadline_ms=_deadline(request.parameters),
-        priority=_priority(request.parameters),
-        no_cache=_flag(request.parameters, "no_cache"),
+        deadline_ms=asked.deadline_ms(request.parameters),
+        priority=asked.priority(request.parameters),
+        no_cache=asked.flag(request.parameters, "no_cache"),
+        step=asked.step(request.parameters),
     )
 
 
@@ -185,29 +188,6 @@ def _exact(values: list[Any], dtype: np.dtype[Any]) -> np.ndarray:
     return array
 
 
-def _flag(parameters: Mapping[str, Any], name: str) -> bool:
-    value = parameters.get(name, False)
-    if type(value) is not bool:
-        raise RequestError(400, f"parameter {name} is {value!r}, must be true or false")
-    return value
-
-
-def _deadline(parameters: Mapping[str, Any]) -> float | None:
-    value = parameters.get("deadline_ms")
-    if value is None:
-        return None
-    if type(value) not in (int, float) or value <= 0:
-        raise RequestError(400, f"parameter deadline_ms is {value!r}, must be a number above 0")
-    return float(value)
-
-
-def _priority(parameters: Mapping[str, Any]) -> str | None:
-    value = parameters.get("priority")
-    if value is not None and value not in PRIORITIES:
-        raise RequestError(400, f"parameter priority is {value!r}, must be 'realtime' or 'tolerant'")
-    return value
-
-
 def _wanted(output: _Output, default: bool, signature: Signature) -> tuple[str, bool]:
     if all(output.name != spec.name for spec in signature.outputs):
         known = ", ".join(spec.name for spec in signature.outputs)
@@ -215,7 +195,7 @@ def _wanted(output: _Output, default: bool, signature: Signature) -> tuple[str, 
     for unsupported in ("classification", "shared_memory_region"):
         if output.parameters.get(unsupported):
             raise RequestError(400, f"output {output.name}: parameter {unsupported} is not supported here")
-    return output.name, _flag({"binary_data": default} | output.parameters, "binary_data")
+    return output.name, asked.flag({"binary_data": default} | output.parameters, "binary_data")
 
 
 def encode_response(

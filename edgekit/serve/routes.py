@@ -14,9 +14,11 @@ from edgekit import __version__
 from edgekit.errors import EdgekitError, InputError, RequestError
 from edgekit.manifest import TensorSpec
 from edgekit.serve import metrics
-from edgekit.serve.engine import Answer, Engine, Job, Lane, Outcome, ServedModel
+from edgekit.serve.engine import Engine, ServedModel
 from edgekit.serve.exchange import Reply, Request, Response, error_response
 from edgekit.serve.http import HttpServer
+from edgekit.serve.lane import Answer, Job, Lane, Outcome
+from edgekit.serve.pace import Refused
 from edgekit.serve.protocol import DATATYPES, InferenceRequest, decode_request, encode_response
 
 _PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "litert": "tensorflow_lite", "tflite": "tensorflow_lite"}
@@ -68,7 +70,7 @@ class Routes:
         raise RequestError(404, f"no such path: {path}")
 
     def _metrics(self) -> Response:
-        lanes = [model.lane for model in self._engine.models.values() if model.lane is not None]
+        lanes = [lane for model in self._engine.models.values() for lane in model.lanes]
         text = metrics.exposition(
             [(lane.model, lane.name, lane.artifact, lane.counts) for lane in lanes],
             is_ready=self._engine.is_ready,
@@ -97,7 +99,7 @@ class Routes:
             self._loop.call_soon_threadsafe(finish, outcome)
 
         job = Job(inputs=query.inputs, done=done, deadline_ms=query.deadline_ms)
-        lane.submit(job)
+        model.submit(job, query.priority)
         return job.cancel
 
     def _finish(self, model: ServedModel, query: InferenceRequest, reply: Reply, outcome: Outcome) -> None:
@@ -129,7 +131,8 @@ def _answer(model: ServedModel, query: InferenceRequest, answer: Answer) -> Resp
 
 def _refusal(error: EdgekitError) -> Response:
     status = error.status if isinstance(error, RequestError) else 400 if isinstance(error, InputError) else 500
-    return error_response(status, str(error), "Retry-After: 1\r\n" if status == 503 else "")
+    again_s = error.retry_after_s if isinstance(error, Refused) else 1
+    return error_response(status, str(error), f"Retry-After: {again_s}\r\n" if status == 503 else "")
 
 
 def _json(value: dict[str, Any], status: int = 200) -> Response:
