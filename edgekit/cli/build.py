@@ -98,9 +98,9 @@ def _print_table(model: Model, made: Report) -> None:
 
     standard = made.artifacts[0]
     table = Table(title=f"{model.name} {model.version}", title_justify="left", box=None, pad_edge=False)
-    for heading, justify in (("artifact", "left"), ("precision", "left"), ("size", "right"), ("of standard", "right")):
+    for heading, justify in (("artifact", "left"), ("precision", "left"), ("size", "right"), ("ratio", "right")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    table.add_column("speed here", justify="right")
+    table.add_column("speed", justify="right")
     metric = next((a.record.accuracy.metric for a in made.artifacts if a.record.accuracy), "accuracy")
     table.add_column(metric, justify="right")
     table.add_column("kept", justify="right")
@@ -108,6 +108,9 @@ def _print_table(model: Model, made: Report) -> None:
     for artifact in made.artifacts:
         table.add_row(*_row(artifact, standard))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+    for artifact in made.artifacts:
+        for remark in filter(None, (artifact.record.why_unfit, *artifact.record.notes)):
+            print(f"{artifact.record.name}: {remark}")
     if made.is_cached:
         print("nothing had to be built: all of it is as before", file=sys.stderr)
 
@@ -123,7 +126,7 @@ def _row(artifact: Artifact, standard: Artifact) -> tuple[str, ...]:
         record.recipe.get("speed", "1.00×").split()[0],
         f"{accuracy.value:.4f}" if accuracy else "-",
         f"{100 * ratio:.1f} %" if ratio is not None else "-",
-        "; ".join((f"no: {record.why_unfit}" if record.why_unfit else "yes", *record.notes)),
+        "yes" if record.fit else "no",
     )
 
 
