@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,8 @@ def test_every_truncation_is_refused(whole, tmp_path):
 
 @pytest.mark.parametrize("runtime_package", ["ai_edge_litert", "tflite_runtime"])
 def test_truncated_files_never_take_the_process_with_them(whole, tmp_path, runtime_package):
-    pytest.importorskip(f"{runtime_package}.interpreter")
+    if importlib.util.find_spec(runtime_package) is None:
+        pytest.skip(f"elsewhere: {runtime_package} has an environment of its own")
     for length in range(8, len(whole), len(whole) // 40):
         (tmp_path / f"{length:06}.tflite").write_bytes(whole[:length])
     _survives(tmp_path)

@@ -88,10 +88,20 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path):
     path = tmp_path / "locked.onnx"
     path.write_bytes(b"x")
     path.chmod(0)
-    if os.access(path, os.R_OK):
-        pytest.skip("this user may read everything")
-    with pytest.raises(ArtifactError, match="cannot be read: Permission denied"):
-        read_head(path)
+    # root may read everything, so a child without its rights asks
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from edgekit.errors import ArtifactError\n"
+        "from edgekit.runtimes.sniff import read_head\n"
+        "os.chdir(sys.argv[1])\n"
+        "if os.getuid() == 0:\n    os.setuid(65534)\n"
+        "try:\n    read_head(Path('locked.onnx'))\n"
+        "except ArtifactError as e:\n    print(e)"
+    )
+    tmp_path.chmod(0o755)
+    run = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, cwd=ROOT)
+    assert "cannot be read: Permission denied" in run.stdout, run.stderr
 
 
 @settings(max_examples=200, deadline=None)
