@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix wheel bench-serve clean
+.PHONY: help demo test check fix wheel bench-serve bench-build clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ fix: .venv/.dev ## format and mend what ruff can mend
 
 bench-serve: .venv/.dev ## the daemon's overhead over a bare session.run, side by side
 	@$(BIN)/python tests/bench/bench_serve.py
+
+bench-build: .venv/.dev ## what the builder makes, beside what other quantisers make
+	@$(BIN)/python tests/bench/bench_build.py
 
 wheel: .venv/.dev ## dist/edgekit_deploy-*.whl
 	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .

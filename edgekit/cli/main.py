@@ -27,7 +27,7 @@ VERBS: tuple[tuple[str, str], ...] = (
 """Each verb is a module of this package with `add_arguments(parser)` and `run(args) -> int`."""
 
 EXTRAS = {
-    "onnx": "build", "sympy": "build", "httptools": "serve", "PIL": "image", "amqtt": "broker", "tuf": "update",
+    "onnx": "build", "httptools": "serve", "PIL": "image", "amqtt": "broker", "tuf": "update",
     "cryptography": "update", "onnxruntime": "onnx", "ai_edge_litert": "litert",
 }  # fmt: skip
 """Packages a verb may need -> the extra that brings them."""

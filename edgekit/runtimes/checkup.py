@@ -24,7 +24,7 @@ _OLDEST_PYTHON = (3, 10)
 _EXTRAS: tuple[tuple[str, str, str], ...] = (
     ("serving over HTTP", "httptools", "'httptools>=0.6' uvloop"),
     ("images", "PIL", "'pillow>=10.1'"),
-    ("building flash artifacts", "onnx", "'onnx>=1.16' 'sympy>=1.12'"),
+    ("building flash artifacts", "onnx", "'onnx>=1.16'"),
     ("the console", "textual", "'textual>=8'"),
     ("a broker for trying out", "amqtt", "'amqtt>=0.11'"),
 )
