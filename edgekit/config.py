@@ -129,6 +129,16 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     threads: int | None = None
     axes: Mapping[str, int] = {}
     tolerant: TolerantConfig | None = None
+    cache: bool = True
+    "False: its answers are not kept, whatever `[cache]` says."
+
+
+class CacheConfig(_Section, frozen=True, kw_only=True):
+    """`[cache]`: answers kept for inputs that come again byte for byte, over all models."""
+
+    mb: float = 0.0
+    "0: none."
+    ttl_s: float = 300.0
 
 
 class DaemonConfig(_Section, frozen=True, kw_only=True):
@@ -139,6 +149,7 @@ class DaemonConfig(_Section, frozen=True, kw_only=True):
     "None: from the hardware's serial number."
     http: HttpConfig = HttpConfig()
     mqtt: MqttConfig = MqttConfig()
+    cache: CacheConfig = CacheConfig()
     model: tuple[ModelConfig, ...] = ()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from edgekit.errors import EdgekitError, RequestError
+from edgekit.serve.cache import ResultCache, digest
 from edgekit.serve.lane import TOLERANT, Answer, Job, Lane, LaneClosed, Outcome
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ class ServedModel:
         """Those that are loaded."""
         return (lane for lane in (self.lane, self.tolerant) if lane is not None)
 
+    def by_name(self, name: str) -> Lane | None:
+        """The lane called `name`."""
+        return self.tolerant if name == TOLERANT else self.lane
+
     def swap(self, name: str, lane: Lane | None) -> Lane | None:
         """Requests go to `lane` from now on; the one before is the caller's to close."""
         if name == TOLERANT:
@@ -43,13 +48,20 @@ class ServedModel:
             raise RequestError(503, f"{self.name} is still loading")
         return self.lane
 
-    def submit(self, job: Job, priority: str | None) -> None:
+    def submit(self, job: Job, priority: str | None, *, no_cache: bool = False) -> None:
         """Queue a job in the lane that its priority asks for, else the one that its deadline leaves room for.
 
-        A model without a tolerant lane answers tolerant requests after the real-time ones. Raises Refused, and
-        LaneClosed when the model is not served any more.
+        Inputs that were answered before are answered at once: a tolerant request takes either lane's answer, any other
+        only the real-time lane's. A model without a tolerant lane answers tolerant requests after the real-time ones.
+        Raises Refused, and LaneClosed when the model is not served any more.
         """
         lane = self._route(job, priority)
+        if lane.cache is not None and not no_cache:
+            job.fingerprint = digest(job.inputs)
+            for knowing in dict.fromkeys((lane, self.ready_lane())):
+                if answer := knowing.recall(job.fingerprint):
+                    job.done(answer)
+                    return
         try:
             lane.submit(job)
         except LaneClosed:
@@ -72,6 +84,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.models: dict[str, ServedModel] = {}
+        self.cache: ResultCache | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -100,12 +113,13 @@ class Engine:
         *,
         priority: str | None = None,
         deadline_ms: float | None = None,
+        no_cache: bool = False,
     ) -> Answer:
         """One inference, waited for. Raises InputError, RequestError, and what the session raises."""
         model = self.find(name)
         model.ready_lane().signature.check_arrays(inputs)
         answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        model.submit(Job(inputs=inputs, done=answers.put, deadline_ms=deadline_ms), priority)
+        model.submit(Job(inputs=inputs, done=answers.put, deadline_ms=deadline_ms), priority, no_cache=no_cache)
         outcome = answers.get()
         if isinstance(outcome, EdgekitError):
             raise outcome

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from edgekit.errors import EdgekitError, RequestError
 from edgekit.runtimes.warmup import random_inputs, warm_up
+from edgekit.serve.cache import ResultCache
 from edgekit.serve.metrics import LaneCounts
 from edgekit.serve.pace import Pace, Refused
 from edgekit.serve.precedence import Precedence, lower_this_thread
@@ -65,6 +66,8 @@ class Job:
     done: Callable[[Outcome], None]
     deadline_ms: float | None = None
     is_tolerant: bool = False
+    fingerprint: bytes | None = None
+    "Of the inputs, when the answer may be kept."
     submitted_s: float = field(default_factory=perf_counter)
     is_cancelled: bool = False
     size_bytes: int = 0
@@ -92,8 +95,12 @@ class Lane:
         signature: Signature,
         recorder: Recorder | None,
         precedence: Precedence | None = None,
+        producer: str = "",
+        cache: ResultCache | None = None,
     ) -> None:
+        """`producer`: the artifact and how it is opened, exactly; answers are kept under it."""
         self.model, self.name, self.artifact = model, name, artifact
+        self.producer, self.cache = producer or artifact, cache
         self.session, self.signature = session, signature
         self.counts = LaneCounts()
         self.pace = Pace()
@@ -140,6 +147,16 @@ class Lane:
             self._recorder.count(
                 model=self.model, lane=self.name, artifact=self.artifact, errors=errors, rejected=rejected
             )
+
+    def recall(self, fingerprint: bytes) -> Answer | None:
+        """What this lane answered to these inputs before, counted as a hit; None when it does not know any more."""
+        outputs = self.cache.get(self.producer, fingerprint) if self.cache is not None else None
+        if outputs is None:
+            return None
+        self.counts.hit()
+        if self._recorder is not None:
+            self._recorder.count(model=self.model, lane=self.name, artifact=self.artifact, cache_hits=1)
+        return Answer(outputs=outputs, artifact=self.artifact, lane=self.name, queue_ms=0.0, infer_ms=0.0, cached=True)
 
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued, free the session; False when the thread is still in an inference after `timeout_s`."""
@@ -205,6 +222,8 @@ class Lane:
         job.done(Answer(outputs=outputs, artifact=self.artifact, lane=self.name, queue_ms=queue_ms, infer_ms=infer_ms))
         # After the answer is on its way: accounts are not part of a request's latency.
         self.pace.learn(job.size_bytes, infer_ms)
+        if job.fingerprint is not None and self.cache is not None:
+            self.cache.put(self.producer, job.fingerprint, outputs)
         self.counts.observe(queue_ms=queue_ms, infer_ms=infer_ms)
         if self._recorder is not None:
             self._recorder.observe(

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from edgekit.catalog import load_model
-from edgekit.config import DaemonConfig, Home, ModelConfig
+from edgekit.config import CacheConfig, DaemonConfig, Home, ModelConfig
 from edgekit.device.probe import Facts
 from edgekit.errors import ConfigError
 from edgekit.manifest import Model
+from edgekit.serve.cache import ResultCache
 from edgekit.serve.engine import Engine, ServedModel
 from edgekit.serve.lane import REALTIME, TOLERANT, Lane
 from edgekit.serve.plan import Plan, load_lane, make_plan, make_tolerant_plan
@@ -39,6 +40,7 @@ class Loader:
     on_death: Callable[[], None] = lambda: None
     plans: dict[tuple[str, str], Plan] = field(default_factory=dict)
     "What is served, by model and lane."
+    _cache_config: CacheConfig = field(default_factory=CacheConfig)
     _precedence: Precedence = field(default_factory=Precedence)
 
     def apply(self, config: DaemonConfig, source: str) -> None:
@@ -52,12 +54,25 @@ class Loader:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(source, "model", f"'{name}' is listed twice")
+        self._set_cache(config.cache)
         for _, model in wanted:
             if model.name not in self.engine.models:
                 self.engine.add(model.name, model.version)
         self._load_all(wanted)
         for name in [name for name in self.engine.models if name not in names]:
             self._remove(name)
+
+    def _set_cache(self, wanted: CacheConfig) -> None:
+        """A cache of another size begins empty, and the lanes that are kept go on with the new one."""
+        if wanted == self._cache_config:
+            return
+        self._cache_config = wanted
+        cache = ResultCache(max_bytes=int(wanted.mb * 2**20), ttl_s=wanted.ttl_s) if wanted.mb > 0 else None
+        self.engine.cache = cache
+        for (model, name), plan in self.plans.items():
+            lane = self.engine.models[model].by_name(name)
+            if lane is not None and plan.is_cached:
+                lane.cache = cache
 
     def _load_all(self, wanted: list[tuple[ModelConfig, Model]]) -> None:
         cores = self.facts.cpu.cores_usable or 1
@@ -96,7 +111,7 @@ class Loader:
         key = (served.name, plan.lane)
         if _is_same(self.plans.get(key), plan):
             return
-        lane = load_lane(plan, self.recorder, self._precedence)
+        lane = load_lane(plan, self.recorder, precedence=self._precedence, cache=self.engine.cache)
         if plan.lane == TOLERANT:
             _check_alike(served.ready_lane(), lane)
         lane.on_death = self.on_death

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 BUCKETS_MS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0)
 """Upper bounds. Percentiles to act on come from telemetry's exponential histograms, not from these."""
@@ -17,7 +17,7 @@ class LaneCounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.requests = self.errors = self.rejected = 0
+        self.requests = self.errors = self.rejected = self.cache_hits = 0
         self.queue_ms_sum = self.infer_ms_sum = 0.0
         self.queue_buckets = [0] * (len(BUCKETS_MS) + 1)
         self.infer_buckets = [0] * (len(BUCKETS_MS) + 1)
@@ -31,6 +31,11 @@ class LaneCounts:
             self.queue_buckets[bisect_left(BUCKETS_MS, queue_ms)] += 1
             self.infer_buckets[bisect_left(BUCKETS_MS, infer_ms)] += 1
 
+    def hit(self) -> None:
+        """A request answered from the cache."""
+        with self._lock:
+            self.cache_hits += 1
+
     def refuse(self, *, errors: int, rejected: int) -> None:
         """Requests that got no answer but an error."""
         with self._lock:
@@ -39,19 +44,24 @@ class LaneCounts:
 
 
 def exposition(
-    lanes: Iterable[tuple[str, str, str, LaneCounts]], *, is_ready: bool, http_errors: dict[int, int], connections: int
+    lanes: Iterable[tuple[str, str, str, LaneCounts]], *, gauges: Mapping[str, float], http_errors: Mapping[int, int]
 ) -> str:
-    """The text of one scrape; `lanes` are (model, lane, artifact, counts)."""
+    """The text of one scrape; `lanes` are (model, lane, artifact, counts), `gauges` what the whole process has."""
     rows = [(f'model="{_escape(m)}",lane="{lane}",artifact="{_escape(a)}"', counts) for m, lane, a, counts in lanes]
-    lines = ["# TYPE edgekit_ready gauge", f"edgekit_ready {int(is_ready)}"]
-    lines += ["# TYPE edgekit_connections gauge", f"edgekit_connections {connections}"]
+    lines = [line for name, value in gauges.items() for line in (f"# TYPE {name} gauge", f"{name} {value:g}")]
     lines += ["# TYPE edgekit_http_errors_total counter"]
     lines += [
         f'edgekit_http_errors_total{{status="{status}"}} {count}' for status, count in sorted(http_errors.items())
     ]
     lines += ["# TYPE edgekit_requests_total counter"]
     for labels, counts in rows:
-        for outcome, count in (("ok", counts.requests), ("error", counts.errors), ("rejected", counts.rejected)):
+        outcomes = {
+            "ok": counts.requests,
+            "cached": counts.cache_hits,
+            "error": counts.errors,
+            "rejected": counts.rejected,
+        }
+        for outcome, count in outcomes.items():
             lines.append(f'edgekit_requests_total{{{labels},outcome="{outcome}"}} {count}')
     for name in ("infer", "queue"):
         metric = f"edgekit_{name}_seconds"

@@ -21,6 +21,7 @@ from edgekit.manifest import Model
 from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.selection import Limits, Selection
+from edgekit.serve.cache import ResultCache
 from edgekit.serve.lane import REALTIME, TOLERANT, Lane
 from edgekit.serve.precedence import Precedence, run_lowered
 from edgekit.serve.signature import signature_of
@@ -55,6 +56,11 @@ class Plan:
     def label(self) -> str:
         """Short text for the log: artifact and settings."""
         return f"{self.artifact.record.name} with {self.settings.label}"
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether its answers may be kept: those of a stateful model depend on more than the inputs."""
+        return self.wanted.cache and not self.model.is_stateful
 
     def state(self, state: str) -> ModelState:
         """As the birth certificate tells it."""
@@ -231,7 +237,13 @@ def _settings(
     return replace(settings, axes=axes, threads=wanted.threads or threads)
 
 
-def load_lane(plan: Plan, recorder: Recorder | None, precedence: Precedence | None = None) -> Lane:
+def load_lane(
+    plan: Plan,
+    recorder: Recorder | None,
+    *,
+    precedence: Precedence | None = None,
+    cache: ResultCache | None = None,
+) -> Lane:
     """The artifact verified, opened and warm at every configured shape. Raises what each of those raises."""
     name = plan.model.name
     plan.artifact.verify()
@@ -248,6 +260,8 @@ def load_lane(plan: Plan, recorder: Recorder | None, precedence: Precedence | No
         signature=signature,
         recorder=recorder,
         precedence=precedence,
+        producer=f"{plan.artifact.record.sha256} {plan.settings}",
+        cache=cache if plan.is_cached else None,
     )
     lane.warm_up(lambda text: logger.info("%s: %s", name, text))
     lane.start()

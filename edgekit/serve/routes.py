@@ -73,11 +73,19 @@ class Routes:
         lanes = [lane for model in self._engine.models.values() for lane in model.lanes]
         text = metrics.exposition(
             [(lane.model, lane.name, lane.artifact, lane.counts) for lane in lanes],
-            is_ready=self._engine.is_ready,
+            gauges=self._gauges(),
             http_errors=self.server.errors if self.server else {},
-            connections=len(self.server.connections) if self.server else 0,
         )
         return Response(content_type=metrics.CONTENT_TYPE, parts=[text.encode()])
+
+    def _gauges(self) -> dict[str, float]:
+        gauges: dict[str, float] = {
+            "edgekit_ready": int(self._engine.is_ready),
+            "edgekit_connections": len(self.server.connections) if self.server else 0,
+        }
+        if (cache := self._engine.cache) is not None:
+            gauges |= {"edgekit_cache_bytes": cache.size_bytes, "edgekit_cache_entries": len(cache)}
+        return gauges
 
     def _infer(self, request: Request, reply: Reply) -> Callable[[], None]:
         parts = request.path.strip("/").split("/")
@@ -99,7 +107,7 @@ class Routes:
             self._loop.call_soon_threadsafe(finish, outcome)
 
         job = Job(inputs=query.inputs, done=done, deadline_ms=query.deadline_ms)
-        model.submit(job, query.priority)
+        model.submit(job, query.priority, no_cache=query.no_cache)
         return job.cancel
 
     def _finish(self, model: ServedModel, query: InferenceRequest, reply: Reply, outcome: Outcome) -> None:
