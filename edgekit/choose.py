@@ -12,8 +12,9 @@ from edgekit.artifact import Artifact
 from edgekit.bench import store
 from edgekit.bench.candidates import Candidate, candidates
 from edgekit.bench.conditions import this_device
+from edgekit.bench.contender import accuracy_fields
 from edgekit.bench.record import Latency, Measurement
-from edgekit.bench.run import Plan, Progress, accuracy_fields, bench
+from edgekit.bench.run import Plan, Progress, bench
 from edgekit.config import Home
 from edgekit.device.probe import Facts, probe
 from edgekit.errors import ArtifactError, ConfigError, RuntimeUnavailable
