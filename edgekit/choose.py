@@ -15,11 +15,13 @@ from edgekit.bench.conditions import this_device
 from edgekit.bench.contender import accuracy_fields
 from edgekit.bench.record import Latency, Measurement
 from edgekit.bench.run import Plan, Progress, bench
+from edgekit.bench.search import search
 from edgekit.config import Home
 from edgekit.device.probe import Facts, probe
 from edgekit.errors import ArtifactError, ConfigError, RuntimeUnavailable
 from edgekit.fetch import all_artifacts
 from edgekit.files import write_atomic
+from edgekit.judged import Judged
 from edgekit.manifest import Model
 from edgekit.prior import Machine, prior
 from edgekit.runtimes.available import installed_version, survey
@@ -29,6 +31,8 @@ from edgekit.verify import Verifier
 
 logger = logging.getLogger(__name__)
 
+_SEARCH_SHARE = 0.2
+_TOO_FEW_TO_SEARCH = 2
 _CPU_HOOKS = frozenset({"CPUExecutionProvider", "CPU", "XNNPACK"})
 _INSTALLS = {"onnx": "pip install onnxruntime", "tflite": "pip install ai-edge-litert"}
 
@@ -54,13 +58,16 @@ def choose(
     fresh: bool = False,
     space: Space | None = None,
     is_stored: bool = True,
+    budget_s: float | None = None,
 ) -> Selection:
     """The best artifact and settings here within the limits, stored for the daemon unless `is_stored` is False.
 
     Args:
         facts: of this machine; None probes it.
-        seconds: measuring time of each candidate that has no valid measurement.
+        seconds: measuring time of a candidate that is measured to the end.
         fresh: measure all again.
+        budget_s: for searching among more than two candidates that have no valid measurement; None is a fifth of
+            `seconds` for each of them.
 
     Raises NoUsableArtifact with every reason, RuntimeUnavailable (nothing installed reads these formats), UsageError,
     and what fetching the standard artifact raises.
@@ -68,8 +75,25 @@ def choose(
     check_limits(limits)
     facts = facts or probe()
     found = find_candidates(model, home, facts, space or Space())
-    measurements = measure(model, found, home=home, plan=_plan(limits, facts, seconds), progress=progress, fresh=fresh)
-    selection = select(measurements, limits)
+    plan, tell = _plan(limits, facts, seconds), progress or (lambda _text, _share: None)
+    rows = {} if fresh else _valid(model, found, home, plan)
+    missing = [candidate for candidate in found if candidate.name not in rows]
+    judged = Judged(Verifier(model, home), found, limits, tell)
+    if len(missing) <= _TOO_FEW_TO_SEARCH:
+        taken = bench(model, missing, plan, progress=progress) if missing else []
+    else:
+        budget_s = _SEARCH_SHARE * seconds * len(missing) if budget_s is None else budget_s
+        taken = search(model, missing, plan, budget_s=budget_s, judge=judged.standings, progress=progress)
+    _keep(model, home, taken)
+    rows |= {candidate.name: row for candidate, row in zip(missing, taken, strict=True)}
+    _refuse_hopeless(list(rows.values()), found)
+
+    def finish(candidate: Candidate) -> Measurement:
+        (row,) = bench(model, [candidate], plan)
+        _keep(model, home, [row])
+        return row
+
+    selection = judged.select(rows.values(), finish)
     if is_stored:
         save_selection(home, selection)
     return selection
@@ -135,12 +159,10 @@ def measure(
 
     Raises ArtifactError when every candidate fails for one and the same reason.
     """
-    known = {} if fresh else _known(model, found, home)
-    enough = {name: m for name, m in known.items() if m.latency and _suffices(m.latency, plan)}
+    enough = {} if fresh else {n: m for n, m in _valid(model, found, home, plan).items() if not m.rough}
     missing = [candidate for candidate in found if candidate.name not in enough]
     taken = bench(model, missing, plan, progress=progress) if missing else []
-    # a failure may be of the moment (memory), so it is tried again next time
-    store.save(home.measurements(model.name), [m for m in taken if m.failure is None])
+    _keep(model, home, taken)
     rows = enough | {candidate.name: m for candidate, m in zip(missing, taken, strict=True)}
     verifier = Verifier(model, home)
     judged = []
@@ -157,6 +179,17 @@ def _refuse_hopeless(rows: Sequence[Measurement], found: Sequence[Candidate]) ->
     reasons = {row.failure for row in rows}
     if len(reasons) == 1 and None not in reasons:
         raise ArtifactError(found[0].artifact.path, str(reasons.pop()))
+
+
+def _keep(model: Model, home: Home, taken: Sequence[Measurement]) -> None:
+    """Store what was measured. A failure may be of the moment (memory), so it is tried again next time."""
+    store.save(home.measurements(model.name), [m for m in taken if m.failure is None and m.latency is not None])
+
+
+def _valid(model: Model, found: Sequence[Candidate], home: Home, plan: Plan) -> dict[str, Measurement]:
+    """What need not be measured again. What a search stopped early is measured on only when it would be chosen."""
+    known = _known(model, found, home)
+    return {name: m for name, m in known.items() if m.latency and (m.rough or _suffices(m.latency, plan))}
 
 
 def _suffices(latency: Latency, plan: Plan) -> bool:

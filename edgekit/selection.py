@@ -6,30 +6,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from edgekit.bench.record import Latency, Measurement, Settings
-from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms, speed_up
-from edgekit.errors import NoUsableArtifact, UsageError
+from edgekit.bench.record import Latency, Measurement, Settings, Standing
+from edgekit.bench.stats import SAMPLES_FOR_P99, ms, speed_up
+from edgekit.errors import NoUsableArtifact
+from edgekit.limits import OBJECTIVES, PERCENTILES, WEIGHTS, Limits, check_limits
+from edgekit.score import Benefit, benefit, lead, score_terms
 
-OBJECTIVES = ("latency", "throughput", "memory", "balanced")
-PERCENTILES: Mapping[str, int] = {"p50": 8, "p90": SAMPLES_FOR_P90, "p99": SAMPLES_FOR_P99}
-"""Percentiles that a latency bound may name, and the samples that each needs."""
-WEIGHTS: Mapping[str, float] = {"throughput": 0.4, "memory": 0.3, "accuracy": 0.2, "deployability": 0.1}
+__all__ = [
+    "OBJECTIVES", "PERCENTILES", "WEIGHTS", "Limits", "Rejection", "Selection",
+    "check_limits", "score_terms", "select", "standings", "why_not",
+]  # fmt: skip
+
 _MIB = 2**20
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user requires. None: no such limit."""
-
-    latency_ms: float | None = None
-    latency_percentile: str = "p99"
-    qps: float | None = None
-    memory_bytes: int | None = None
-    accuracy_floor: float = 0.99
-    objective: str = "latency"
-    weights: Mapping[str, float] = msgspec.field(default_factory=lambda: dict(WEIGHTS))
-    "For the objective `balanced`."
-    min_gain: float = 0.03
-    "A gain counts when even the confidence bound that speaks against it is above this share."
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,24 +48,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     "The machine on which it was measured, as `Measurement.device`."
 
 
-class _Benefit(msgspec.Struct, frozen=True):
-    """How good a candidate is for the objective, more is better; low and high by the confidence interval."""
-
-    low: float
-    middle: float
-    high: float
-
-
-def check_limits(limits: Limits) -> None:
-    """Raises UsageError for an objective or percentile that edgekit does not know, or weights that do not add up."""
-    if limits.objective not in OBJECTIVES:
-        raise UsageError(f"objective '{limits.objective}' is not one of {', '.join(OBJECTIVES)}")
-    if limits.latency_percentile not in PERCENTILES:
-        raise UsageError(f"percentile '{limits.latency_percentile}' is not one of {', '.join(PERCENTILES)}")
-    if set(limits.weights) != set(WEIGHTS) or abs(sum(limits.weights.values()) - 1) > 1e-6:
-        raise UsageError(f"weights must name {', '.join(WEIGHTS)} and add up to 1")
-
-
 def select(measurements: Sequence[Measurement], limits: Limits) -> Selection:
     """The best measured candidate within the limits.
 
@@ -92,10 +62,10 @@ def select(measurements: Sequence[Measurement], limits: Limits) -> Selection:
     usable = [m for m in measurements if m.candidate not in names]
     if not usable:
         raise NoUsableArtifact(measurements[0].model if measurements else "", refused)
-    benefits = {m.candidate: _benefit(m, usable, limits) for m in usable}
+    benefits = {m.candidate: benefit(m, usable, limits) for m in usable}
     best = max(usable, key=lambda m: benefits[m.candidate].middle)
     tied = [m for m in usable if m is best or not _leads(best, m, benefits, limits)]
-    chosen = min(tied, key=lambda m: _preference(m, benefits))
+    chosen = min(_not_surely_slower(tied, limits), key=lambda m: _preference(m, benefits))
     losers = [(m.candidate, _why_lost(m, chosen, benefits, limits)) for m in usable if m is not chosen]
     return Selection(
         model=chosen.model,
@@ -164,64 +134,59 @@ def _why_few(m: Measurement, limits: Limits) -> str | None:
     return f"answers {given:.1f} queries/s, {limits.qps:g} required" if given < limits.qps else None
 
 
-def _benefit(m: Measurement, usable: Sequence[Measurement], limits: Limits) -> _Benefit:
-    """By objective: 1/median, queries/s, 1/peak memory, or the weighted score."""
-    latency = m.latency
-    assert latency is not None
-    if limits.objective == "memory":
-        value = 1 / (m.peak_memory_bytes or 2**62)
-        return _Benefit(value, value, value)
-    slow, fast = latency.p50_ms / latency.p50_high_ms, latency.p50_ms / latency.p50_low_ms
-    if limits.objective == "latency":
-        return _Benefit(slow / latency.p50_ms, 1 / latency.p50_ms, fast / latency.p50_ms)
-    qps = m.throughput_qps or 0.0
-    if limits.objective == "throughput":
-        return _Benefit(qps * slow, qps, qps * fast)
-    terms = score_terms(m, usable)
-    rest = sum(limits.weights[name] * value for name, value in terms.items() if name != "throughput")
-    share = limits.weights["throughput"] * terms["throughput"]
-    return _Benefit(rest + share * slow, rest + share, rest + share * fast)
-
-
-def score_terms(m: Measurement, usable: Sequence[Measurement]) -> dict[str, float]:
-    """The terms of the weighted score, each in 0 to 1 where 1 is the best of the candidates that keep the limits.
-
-    throughput: queries/s over the most; memory: the least peak over its own; accuracy: ratio over the highest;
-    deployability: half for the file's size (smallest over its own), half for the cold start (shortest over its own).
-    """
-
-    def less_is_better(values: Mapping[str, float]) -> float:
-        least, own = min(values.values()), values[m.candidate]
-        return least / own if own else 1.0
-
-    most = max(other.throughput_qps or 0.0 for other in usable)
-    accurate = max(other.accuracy_ratio or 0.0 for other in usable)
-    size = less_is_better({other.candidate: float(other.size_bytes) for other in usable})
-    start = less_is_better({other.candidate: other.start.total_ms if other.start else 1e9 for other in usable})
-    return {
-        "throughput": (m.throughput_qps or 0.0) / most if most else 0.0,
-        "memory": less_is_better({other.candidate: float(other.peak_memory_bytes or 2**62) for other in usable}),
-        "accuracy": (m.accuracy_ratio or 0.0) / accurate if accurate else 0.0,
-        "deployability": (size + start) / 2,
-    }
-
-
-def _leads(best: Measurement, other: Measurement, benefits: Mapping[str, _Benefit], limits: Limits) -> bool:
+def _leads(best: Measurement, other: Measurement, benefits: Mapping[str, Benefit], limits: Limits) -> bool:
     """Whether the lead of `best` counts: also when chance was as much on its side as 99 % confidence allows."""
-    if limits.objective in ("latency", "throughput"):
-        times, least, _ = speed_up(other, best)
-        gain = benefits[best.candidate].middle / benefits[other.candidate].middle
-        return gain * least / times > 1 + limits.min_gain
-    return benefits[best.candidate].low > benefits[other.candidate].high * (1 + limits.min_gain)
+    times, least, _ = speed_up(other, best)
+    return lead(benefits[best.candidate], benefits[other.candidate], least / times) > 1 + limits.min_gain
 
 
-def _preference(m: Measurement, benefits: Mapping[str, _Benefit]) -> tuple[float, int, int, float]:
+def _not_surely_slower(tied: Sequence[Measurement], limits: Limits) -> list[Measurement]:
+    """Of those that are tied, the equally accurate ones that no other beats for sure: simpler must not mean slower.
+
+    Two that are both tied with the best need not be tied with each other: the rounds that they shared tell.
+    """
+    accurate = min(map(_inaccuracy, tied))
+    left = [m for m in tied if _inaccuracy(m) == accurate]
+    return [m for m in left if not any(speed_up(m, other)[1] > 1 + limits.min_gain for other in left if other is not m)]
+
+
+def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Standing]:
+    """Where each candidate stands while a search goes on: the leader first; who breaks a limit is not listed.
+
+    A percentile that has too few samples yet breaks no limit.
+    """
+    open_ = msgspec.structs.replace(limits, latency_percentile="p50")
+    usable = [m for m in measurements if why_not(m, open_) is None]
+    if not usable:
+        return []
+    benefits = {m.candidate: benefit(m, usable, limits) for m in usable}
+    ordered = sorted(usable, key=lambda m: -benefits[m.candidate].middle)
+    best = ordered[0]
+    found = [Standing(candidate=best.candidate, behind=1.0, surely=False, surely_near=True)]
+    for m in ordered[1:]:
+        times, _, most = speed_up(m, best)
+        mine, its = benefits[best.candidate], benefits[m.candidate]
+        found.append(
+            Standing(
+                candidate=m.candidate,
+                behind=lead(mine, its, 1.0),
+                surely=_leads(best, m, benefits, limits),
+                surely_near=lead(mine, its, most / times) < 1 + limits.min_gain,
+            )
+        )
+    return found
+
+
+def _preference(m: Measurement, benefits: Mapping[str, Benefit]) -> tuple[float, int, int, float]:
     """Order among ties: more accurate (to a tenth of a percent), the standard itself, fewer threads, better."""
-    accuracy = -round(m.accuracy_ratio if m.accuracy_ratio is not None else 0.0, 3)
-    return (accuracy, m.artifact != "standard", m.settings.threads, -benefits[m.candidate].middle)
+    return (_inaccuracy(m), m.artifact != "standard", m.settings.threads, -benefits[m.candidate].middle)
 
 
-def _why_lost(m: Measurement, chosen: Measurement, benefits: Mapping[str, _Benefit], limits: Limits) -> str:
+def _inaccuracy(m: Measurement) -> float:
+    return -round(m.accuracy_ratio if m.accuracy_ratio is not None else 0.0, 3)
+
+
+def _why_lost(m: Measurement, chosen: Measurement, benefits: Mapping[str, Benefit], limits: Limits) -> str:
     mine, its = benefits[m.candidate], benefits[chosen.candidate]
     figure = _figure(m, mine, limits)
     if mine.middle > its.middle:
@@ -235,7 +200,7 @@ def _virtue(m: Measurement, chosen: Measurement) -> str:
     return "more accurate" if (chosen.accuracy_ratio or 0) - (m.accuracy_ratio or 0) >= 0.001 else "simpler"
 
 
-def _figure(m: Measurement, benefit: _Benefit, limits: Limits) -> str:
+def _figure(m: Measurement, benefit: Benefit, limits: Limits) -> str:
     """The number that the objective looks at."""
     if limits.objective == "balanced":
         return f"score {benefit.middle:.3f}"

@@ -281,3 +281,34 @@ def test_a_file_that_nothing_can_open_is_one_line_and_exit_code_5(state, capsys,
         assert "is a text file, not an ONNX model" in err
         assert err.count("\n") == 1
         assert out == ""
+
+
+def test_among_many_the_choice_is_searched_and_what_is_chosen_was_measured_to_the_end(tmp_path, facts):
+    from edgekit.bench import store
+    from edgekit.bench.conditions import this_device
+
+    model, home = load_model("digits"), Home(tmp_path)
+    space = Space(runtimes=["onnxruntime"], threads=[1, 2])
+    selection = choose(model, Limits(), home=home, facts=facts, seconds=0.3, space=space, budget_s=1.0)
+    found = find_candidates(model, home, facts, space)
+    rows = store.load(home.measurements("digits"), found, this_device())
+    chosen = rows[f"{selection.artifact} · {selection.settings.label}"]
+    assert len(rows) == len(found) == 4
+    assert not chosen.rough
+    assert chosen.latency.round_p50_ms
+    assert len(selection.rejections) == 3
+
+
+def test_what_a_search_stopped_early_is_measured_on_before_it_is_chosen(tmp_path, facts, monkeypatch):
+    """Limits that only a dropped candidate keeps: it is measured then, not guessed from a few samples."""
+    from edgekit.bench import store
+
+    model, home = load_model("digits"), Home(tmp_path)
+    only = Space(runtimes=["onnxruntime"], threads=[1], artifacts=["standard"])
+    (row,) = measure(model, find_candidates(model, home, facts, only), home=home, plan=Plan(seconds=SECONDS))
+    store.save(home.measurements("digits"), [msgspec.structs.replace(row, rough=True)])
+    calls = _count_bench(monkeypatch)
+    choose(model, Limits(), home=home, facts=facts, seconds=SECONDS, space=only)
+    assert calls == [1]
+    choose(model, Limits(), home=home, facts=facts, seconds=SECONDS, space=only)
+    assert calls == [1]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgekit.bench.record import Conditions, Latency, Measurement, Settings, Start
 from edgekit.errors import NoUsableArtifact, UsageError
-from edgekit.selection import Limits, Selection, score_terms, select, why_not
+from edgekit.selection import Limits, Selection, score_terms, select, standings, why_not
 
 MIB = 2**20
 
@@ -246,3 +246,63 @@ def test_nothing_usable_is_surely_faster_than_the_selected(rows):
     )
     best = min(rows, key=lambda row: row.latency.p50_ms)
     assert chosen.latency.p50_low_ms <= best.latency.p50_high_ms * (1 + limits.min_gain) * (1 + 1e-9)
+
+
+def _paired(artifact: str, p50: float, load: list[float], *, threads: int = 1, ratio: float = 1.0):
+    """A row of one run of bench in which the machine was disturbed: round i took load[i] times as long for all."""
+    rounds = tuple(p50 * factor for factor in load)
+    latency = msgspec.structs.replace(
+        _latency(p50), p50_low_ms=min(rounds), p50_high_ms=max(rounds), round_p50_ms=rounds
+    )
+    return _row(artifact, threads=threads, latency=latency, run_id="one run", accuracy_ratio=ratio)
+
+
+LOAD = [1.0, 3.0] * 6
+
+
+def test_of_two_that_are_tied_with_an_inaccurate_third_the_simpler_may_not_be_the_slower():
+    """Both standards overlap with flash under load, yet one beats the other in every round."""
+    flash = _row("flash", latency=_latency(9.5, spread=0.6), accuracy_ratio=0.995)
+    slow, fast = _paired("standard", 14.0, LOAD), _paired("standard", 10.0, LOAD, threads=2)
+    selection = select([flash, slow, fast], Limits())
+    assert (selection.artifact, selection.settings.threads) == ("standard", 2)
+
+
+def test_a_lead_in_every_round_counts_for_the_weighted_score_too():
+    slow, fast = _paired("standard", 20.0, LOAD), _paired("flash", 10.0, LOAD)
+    assert select([slow, fast], Limits(objective="balanced")).artifact == "flash"
+
+
+def test_equal_memory_goes_to_the_one_that_is_surely_faster():
+    slow, fast = _paired("standard", 20.0, LOAD), _paired("flash", 10.0, LOAD)
+    assert select([slow, fast], Limits(objective="memory")).artifact == "flash"
+
+
+def test_standings_name_the_leader_first_and_tell_proof_from_guess():
+    rows = [
+        _paired("standard", 10.0, LOAD),
+        _paired("flash", 9.0, LOAD),
+        _row("other", latency=_latency(9.1, spread=0.6)),
+    ]
+    leader, *rest = standings(rows, Limits())
+    assert leader.candidate.startswith("flash")
+    assert leader.behind == 1
+    places = {standing.candidate.split()[0]: standing for standing in rest}
+    assert places["standard"].surely
+    assert places["standard"].behind == pytest.approx(10 / 9)
+    assert not places["other"].surely
+    assert not places["other"].surely_near
+
+
+def test_equal_speed_is_proven_too():
+    first, second = standings([_paired("standard", 10.0, LOAD), _paired("flash", 10.1, LOAD)], Limits())
+    assert first.candidate.startswith("standard")
+    assert second.surely_near
+    assert not second.surely
+
+
+def test_who_breaks_a_limit_has_no_standing_but_missing_samples_break_none():
+    rows = [_row(latency=_latency(10.0, count=20)), _row("flash", accuracy_ratio=0.5)]
+    (only,) = standings(rows, Limits(latency_ms=20))
+    assert only.candidate.startswith("standard")
+    assert standings(rows, Limits(latency_ms=5)) == []

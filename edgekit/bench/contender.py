@@ -141,11 +141,14 @@ def finish(run: Contender, plan: Plan) -> None:
         raise CandidateFailed(f"{hook} was asked for and ran none of the operators")
 
 
-def row_of(model: Model, run: Contender, before: Conditions, run_id: str, *, in_turns: int) -> Measurement:
+def row_of(
+    model: Model, run: Contender, before: Conditions, run_id: str, *, in_turns: int, rough: bool = False
+) -> Measurement:
     """What was measured, as a record.
 
     Args:
         in_turns: how many of the first rounds were taken in turns with the others of the run.
+        rough: it was stopped early.
     """
     record, placed = run.candidate.artifact.record, run.placed
     enough = run.failure is None and len(run.samples_ms) >= MIN_SAMPLES
@@ -170,6 +173,7 @@ def row_of(model: Model, run: Contender, before: Conditions, run_id: str, *, in_
         device=this_device(),
         taken_at_unix_ms=time.time_ns() // 1_000_000,
         run_id=run_id,
+        rough=rough and enough,
     )
 
 

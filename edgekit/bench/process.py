@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from edgekit.bench import protocol as say
+from edgekit.bench.worker import peak_memory_bytes
 
 T = TypeVar("T")
 
@@ -81,6 +82,11 @@ class Process:
         except (OSError, IndexError, ValueError):
             return None
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that the worker held so far. None where the kernel does not tell, or it is gone."""
+        linux = sys.platform.startswith("linux")
+        return peak_memory_bytes(Path(f"/proc/{self._child.pid}/status")) if linux else None
 
     def close(self) -> None:
         """End the worker. Idempotent."""

@@ -112,8 +112,22 @@ class Measurement(_Record, frozen=True, kw_only=True):
     taken_at_unix_ms: int
     run_id: str = ""
     "The same for everything that was measured in turns with one another."
+    rough: bool = False
+    "A search stopped measuring it early, since others were ahead; before it is used, it is measured to the end."
 
     @property
     def candidate(self) -> str:
         """Name of the candidate: artifact and settings."""
         return f"{self.artifact} · {self.settings.label}"
+
+
+class Standing(_Record, frozen=True, kw_only=True):
+    """Where a candidate stands in a search."""
+
+    candidate: str
+    behind: float
+    "How many times better the leader is; 1 for the leader itself."
+    surely: bool
+    "The leader's lead is proven and large enough to count."
+    surely_near: bool
+    "It is proven that the lead is too small to count."

@@ -18,12 +18,12 @@ from edgekit.bench.record import Measurement
 from edgekit.bench.stats import MIN_SAMPLES
 from edgekit.manifest import Model
 
-__all__ = ["Plan", "Progress", "bench"]
+__all__ = ["Plan", "Progress", "bench", "most_at_once"]
 
 Progress = Callable[[str, float], None]
 """Called with what is going on and the share that is done (0 to 1)."""
 
-_ROUNDS = 12
+ROUNDS = 12
 _LONG_SLICE_S = 5.0
 _WORKER_BYTES = 150 * 2**20
 _WARM_UP_SHARE = 0.2
@@ -36,7 +36,7 @@ def bench(
     plan = plan or Plan()
     tell = progress or (lambda _text, _share: None)
     taken: list[Measurement] = []
-    size = _at_once(candidates, plan)
+    size = most_at_once(candidates, plan)
     for start in range(0, len(candidates), size):
         group = candidates[start : start + size]
         taken += _bench_group(model, group, plan, partial(_tell_part, tell, start, len(group), len(candidates)))
@@ -44,7 +44,7 @@ def bench(
     return taken
 
 
-def _at_once(candidates: Sequence[Candidate], plan: Plan) -> int:
+def most_at_once(candidates: Sequence[Candidate], plan: Plan) -> int:
     """How many workers fit into half of the memory that may be used, by a generous guess for each."""
     if plan.memory_limit_bytes is None or not candidates:
         return plan.at_once
@@ -71,20 +71,20 @@ def _bench_group(model: Model, group: Sequence[Candidate], plan: Plan, tell: Pro
         _rounds(runs, plan, tell)
         for run in runs:
             guarded(run, partial(finish, run, plan))
-    return [row_of(model, run, before, run_id, in_turns=_ROUNDS) for run in runs]
+    return [row_of(model, run, before, run_id, in_turns=ROUNDS) for run in runs]
 
 
 def _rounds(runs: Sequence[Contender], plan: Plan, tell: Progress) -> None:
     """Measure in turns, in another order each round; stop a candidate that has its samples."""
     order = random.Random(plan.seed)
-    slice_s = plan.seconds / _ROUNDS
-    steps = _ROUNDS * len(runs)
+    slice_s = plan.seconds / ROUNDS
+    steps = ROUNDS * len(runs)
     done = 0
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         for run in order.sample(list(runs), len(runs)):
             tell(f"measuring {run.candidate.name}", _WARM_UP_SHARE + (1 - _WARM_UP_SHARE) * done / steps)
             done += 1
-            guarded(run, partial(take_slice, run, slice_s, -(-plan.max_samples // _ROUNDS), plan))
+            guarded(run, partial(take_slice, run, slice_s, -(-plan.max_samples // ROUNDS), plan))
     for run in runs:
         while needs_more(run, plan):
             tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {plan.min_samples} samples", 1.0)

@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--objective", default="latency", help="latency (default), throughput, memory or balanced")
     parser.add_argument("--seconds", type=float, default=5.0, help="measuring time of each candidate not measured yet")
+    parser.add_argument(
+        "--budget", type=float, metavar="SECONDS", help="for the whole search (default: --seconds / 5 a candidate)"
+    )
     parser.add_argument("--fresh", action="store_true", help="measure all again")
     parser.add_argument("--no-measure", action="store_true", help="only what was measured before, else a rule of thumb")
     parser.add_argument("--explain", action="store_true", help="every rejected candidate with its reason")
@@ -44,7 +47,14 @@ def run(args: argparse.Namespace) -> int:
         else:
             with share_bar() as progress:
                 selection = choose(
-                    model, limits, home=state, seconds=args.seconds, progress=progress, fresh=args.fresh, space=space
+                    model,
+                    limits,
+                    home=state,
+                    seconds=args.seconds,
+                    progress=progress,
+                    fresh=args.fresh,
+                    space=space,
+                    budget_s=args.budget,
                 )
     except NoUsableArtifact as none:
         _print_none(none, as_json=args.json)
