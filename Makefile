@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix wheel bench-serve bench-build clean
+.PHONY: help torture demo test check fix wheel bench-serve bench-build clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ bench-serve: .venv/.dev ## the daemon's overhead over a bare session.run, side b
 
 bench-build: .venv/.dev ## what the builder makes, beside what other quantisers make
 	@$(BIN)/python tests/bench/bench_build.py
+
+torture: .venv/.dev ## cut the power at every write of an update (POINTS=N: at most so many of each kind)
+	@PYTHONPATH=. $(BIN)/python tests/torture/torture.py $(if $(POINTS),--points $(POINTS) --updates 10 --restarts 20)
 
 wheel: .venv/.dev ## dist/edgekit_deploy-*.whl
 	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .

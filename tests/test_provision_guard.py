@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -237,3 +238,25 @@ def test_the_state_after_every_run_is_one_that_this_release_reads(root: Path):
     with Guarded(root) as guarded:
         guarded.wait("a", "good")
     assert state.read_state(root)["slots"]["a"]["state"] == "good"
+
+
+def test_a_switch_that_overtakes_a_starting_guard_is_not_undone(root, library, monkeypatch):
+    """Found by the torture: the guard chose by the state, the updater switched, and the guard set the link back."""
+    with Guarded(root) as guarded:
+        guarded.wait("a", "good")
+    chose = guard.choose
+
+    def choose_and_be_overtaken(table, active, now_s):
+        writer = threading.Thread(target=put, args=(root, library, "2.0"))
+        writer.start()
+        writer.join(0.3)  # it waits for our lock, or has switched already
+        return chose(table, active, now_s)
+
+    monkeypatch.setattr(guard, "choose", choose_and_be_overtaken)
+    assert guard.settle(root) == "a"
+    monkeypatch.undo()
+    end_s = time.monotonic() + 10
+    while slots.status(root).slots[1].state != "pending" and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert guard.settle(root) == "b"
+    assert slots.status(root).active == "b"

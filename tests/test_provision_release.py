@@ -31,7 +31,7 @@ def of(*files: ReleaseFile, **how: object) -> Release:
     ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "a/.", "", "a\\b", "C:x", "a\nb", "a\x00b", "x" * 256, ".."],
 )
 def test_a_path_that_could_leave_the_slot_is_refused_when_made_and_when_read(path: str):
-    with pytest.raises(ReleaseError, match="path|have no"):
+    with pytest.raises(ReleaseError, match=r"path|have no"):
         seal(of(entry(path)))
     with pytest.raises(ReleaseError):
         parse(msgspec.json.encode(of(entry(path))))

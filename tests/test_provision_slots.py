@@ -263,6 +263,6 @@ def test_what_changes_between_writing_and_verifying_is_found(root, library, faul
             victim.write_bytes(b"")
 
     monkeypatch.setattr(stage, "_build", sabotage)
-    with pytest.raises(EdgekitError, match="model.bin"):
+    with pytest.raises(EdgekitError, match=r"model\.bin"):
         install(root, library)
     assert guard.settle(root) == "a"

@@ -129,8 +129,8 @@ def test_a_failed_change_leaves_the_state_and_no_temporary_file(tmp_path: Path):
 
 def test_the_active_link_is_replaced_and_a_strange_one_is_no_slot(tmp_path: Path):
     assert state.active_slot(tmp_path) is None
-    state.point(tmp_path, "a")
-    state.point(tmp_path, "b")
+    state.change(tmp_path, lambda _: "a")
+    state.change(tmp_path, lambda _: "b")
     assert state.active_slot(tmp_path) == "b"
     (tmp_path / "active").unlink()
     (tmp_path / "active").symlink_to("/etc")

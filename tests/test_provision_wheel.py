@@ -47,7 +47,7 @@ def test_a_file_that_the_disk_changed_is_found(tmp_path: Path, damage: bytes):
     path = write(tmp_path, wheel(MEMBERS))
     unpack(path, tmp_path / "slot", name="answer", limit_bytes=1000)
     (tmp_path / "slot/site/answer/__init__.py").write_bytes(damage)
-    with pytest.raises(ReleaseError, match="site/answer/__init__.py is not what was unpacked"):
+    with pytest.raises(ReleaseError, match=r"site/answer/__init__\.py is not what was unpacked"):
         verify(path, tmp_path / "slot", name="answer")
 
 

@@ -36,7 +36,6 @@ from edgekit.provision.state import (
     is_superseded,
     mark_bad,
     mark_good,
-    point,
     read_state,
     uncount_try,
     write_durably,
@@ -65,7 +64,7 @@ class Run:
 
     def __init__(self, root: Path, slot: str, environ: Mapping[str, str], stops: list[int]) -> None:
         self._root, self._slot, self._environ, self._stops = root, slot, environ, stops
-        self._seen = _fingerprint(root)
+        self._seen = None  # so that a change between the choice and this run is seen
         self.launch = read_launch(root, slot)
         self._relay = Relay(environ.get("NOTIFY_SOCKET"))
         try:
@@ -143,7 +142,8 @@ class Run:
         if self.launch.check is None:
             return None
         with tempfile.TemporaryFile() as said:
-            check = self._start(self.launch.check, stdout=said)
+            argv = [word.replace("{pid}", str(self.daemon.pid)) for word in self.launch.check]
+            check = self._start(argv, stdout=said)
             try:
                 done = self.wait_for(lambda: check.poll() is not None, self.launch.check_s)
             finally:
@@ -166,9 +166,12 @@ class Run:
 def settle(root: Path) -> str | None:
     """Complete what a power cut interrupted and return the slot to run; afterwards `active` points to it."""
     chosen: list[str | None] = []
-    change(root, lambda state: chosen.append(choose(state, active_slot(root), time.time())))
-    if chosen[0] is not None:
-        point(root, chosen[0])
+
+    def judge(state: State) -> str | None:
+        chosen.append(choose(state, active_slot(root), time.time()))
+        return chosen[0]
+
+    change(root, judge)
     return chosen[0]
 
 

@@ -14,7 +14,8 @@ FILE = "launch.json"
 class Launch(NamedTuple):
     """How a release is started: `launch.json` in its slot.
 
-    In `run`, `check` and the values of `env`, {root}, {slot} and {python} stand for those paths.
+    In `run`, `check` and the values of `env`, {root}, {slot} and {python} stand for those paths; in `check` {pid}
+    for the daemon's process.
     """
 
     run: list[str]

@@ -204,35 +204,41 @@ def mark_staged(root: Path, slot: str) -> None:
 def switch(root: Path, slot: str) -> None:
     """Ask the guard to try a staged slot: pending first, then the link; a cut between the two is completed by it."""
 
-    def pend(table: state.State) -> None:
+    def pend(table: state.State) -> str:
         if table["slots"][slot]["state"] != "staged":
             raise SlotError(slot, f"is {table['slots'][slot]['state']}, not staged", rolled_back=False)
         table["slots"][slot].update(state="pending", tries=0, reason=None)
         table["journal"]["step"] = "judge"
+        return slot
 
     state.change(root, pend)
-    state.point(root, slot)
+
+
+def target_of_rollback(root: Path) -> Slot:
+    """The slot that a rollback would go to. Raises SlotError when there is nothing good to go back to."""
+    now = status(root)
+    back = next((slot for slot in now.slots if now.active and slot.slot == state.other(now.active)), None)
+    if back is None or back.state != SlotState.GOOD:
+        held = "nothing" if back is None else back.state.value
+        problem = f"there is nothing good to go back to: the other slot is {held}"
+        raise SlotError(now.active or "a", problem, rolled_back=False)
+    return back
 
 
 def roll_back(root: Path, reason: str) -> str:
     """Make the other, good slot the active one and refuse the release we leave. Returns the slot we go to."""
-    table = _read(root)
-    active = state.active_slot(root)
-    if active is None or table["slots"][state.other(active)]["state"] != "good":
-        held = "nothing" if active is None else table["slots"][state.other(active)]["state"]
-        raise SlotError(
-            active or "a", f"there is nothing good to go back to: the other slot is {held}", rolled_back=False
-        )
+    back = target_of_rollback(root).slot
+    active = state.other(back)
 
-    def leave(table: state.State) -> None:
+    def leave(table: state.State) -> str:
         if table["slots"][active]["state"] == "pending":
             state.mark_bad(table, active, reason, time.time())
         else:
             state.deny(table, table["slots"][active].get("digest"), reason, time.time())
+        return back
 
     state.change(root, leave)
-    state.point(root, state.other(active))
-    return state.other(active)
+    return back
 
 
 def tidy(root: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
@@ -12,7 +14,7 @@ from edgekit.artifact import verify_file
 from edgekit.errors import ArtifactError, ReleaseError, SlotError
 from edgekit.files import sync_folder
 from edgekit.provision import launch, slots, wheel
-from edgekit.provision.release import SHARED, ReleaseFile, Stored
+from edgekit.provision.release import SHARED, ReleaseFile, Stored, Target
 
 RESERVE_BYTES = 32 << 20
 """Left free on the disk: the state, logs and the daemon's outbox must still be written."""
@@ -59,6 +61,8 @@ def is_committed(root: Path, stored: Stored) -> bool:
 
 def stage(root: Path, stored: Stored, fetch: Fetch, *, progress: Progress, retry_denied: bool = False) -> str:
     """Bring the release into the inactive slot, complete, verified and synced. Returns the slot."""
+    if problem := why_not_here(stored.release.target):
+        raise ReleaseError(stored.release.name, problem)
     slot = slots.begin(root, stored, retry_denied=retry_denied)
     if slots.status(root).slots["ab".index(slot)].state == slots.SlotState.STAGED:
         return slot
@@ -80,6 +84,16 @@ def stage(root: Path, stored: Stored, fetch: Fetch, *, progress: Progress, retry
         raise SlotError(slot, f"cannot be written: {e.strerror or e}{where}", rolled_back=False) from e
     slots.mark_staged(root, slot)
     return slot
+
+
+def why_not_here(target: Target) -> str | None:
+    """Why wheels for `target` do not run with this Python on this machine, or None."""
+    machine, python = platform.machine(), f"{sys.version_info.major}.{sys.version_info.minor}"
+    if target.machine not in ("", machine):
+        return f"is for {target.machine}, this machine is {machine}"
+    if target.python not in ("", python):
+        return f"is for Python {target.python}, this is {python}"
+    return None
 
 
 def check_space(root: Path, stored: Stored, missing: Iterable[ReleaseFile]) -> None:

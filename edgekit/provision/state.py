@@ -11,7 +11,6 @@ import copy
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,14 +52,20 @@ def read_state(root: Path) -> State:
     return state
 
 
-def change(root: Path, how: Callable[[State], None]) -> State:
-    """Let `how` edit the state; what it leaves is written atomically, durably and by one writer at a time."""
+def change(root: Path, how: Callable[[State], str | None]) -> State:
+    """Let `how` edit the state; what it leaves is written atomically, durably and by one writer at a time.
+
+    When `how` returns a slot, the link `active` is set to it under the same lock: whoever chooses a slot by the state
+    must not be overtaken by another who changes the state in between.
+    """
     with locked(root / "state.lock"):
         before = read_state(root)
         after = copy.deepcopy(before)
-        how(after)
+        slot = how(after)
         if after != before or not (root / "state.json").exists():
             write_durably(root / "state.json", json.dumps(after, indent=1, sort_keys=True).encode())
+        if slot is not None and active_slot(root) != slot:
+            _point(root, slot)
     return after
 
 
@@ -73,19 +78,16 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Old content or new, never a part: temp file, fsync, rename, fsync of the folder (as `edgekit.files` does)."""
-    handle, temp = tempfile.mkstemp(dir=str(path.parent), prefix="." + path.name + ".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.replace(temp, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temp)
-        raise
+    """Old content or new, never a part: temp file, fsync, rename, fsync of the folder. For one writer at a time.
+
+    The temp file has always the same name, so that what a power cut leaves is written over and never piles up.
+    """
+    temp = path.with_name(f".{path.name}.tmp")
+    with open(temp, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temp, path)
     sync_folder(path.parent)
 
 
@@ -106,17 +108,14 @@ def active_slot(root: Path) -> str | None:
     return target if target in SLOTS else None
 
 
-def point(root: Path, slot: str) -> None:
-    """Make `slot` the active one: a new link renamed over the old."""
-    with locked(root / "state.lock"):
-        if active_slot(root) == slot:
-            return
-        temp = root / ".active.tmp"
-        with contextlib.suppress(FileNotFoundError):
-            temp.unlink()
-        os.symlink(slot, str(temp))
-        os.replace(str(temp), str(root / "active"))
-        sync_folder(root)
+def _point(root: Path, slot: str) -> None:
+    """A new link renamed over the old: there is always one."""
+    temp = root / ".active.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        temp.unlink()
+    os.symlink(slot, str(temp))
+    os.replace(str(temp), str(root / "active"))
+    sync_folder(root)
 
 
 # What may happen to a state. Each edits the state that `change` hands it; none touches anything else.

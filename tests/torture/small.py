@@ -90,7 +90,7 @@ def make(
         files.append(
             ReleaseFile(path=path, sha256=digest, size_bytes=len(data), is_wheel=is_wheel, installed_bytes=size)
         )
-    python = ("{python}", "-I", "-S")
+    python = ("{python}", "-I", "-S", "-B")
     launch = LaunchSpec(
         run=(*python, "{slot}/files/daemon.py"),
         check=(*python, "{slot}/files/check.py"),
