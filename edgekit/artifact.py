@@ -66,6 +66,13 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     fit: bool = True
     why_unfit: str | None = None
     requires: tuple[str, ...] = ()
+    bound_to: Mapping[str, str] = {}
+    """What it runs on and on nothing else ("runtime", "version", "isa"); empty for a portable artifact.
+
+    Such a file is a runtime's own optimised form: elsewhere it may fail, be slow, or answer wrongly.
+    """
+    twin_of: str | None = None
+    "The portable artifact whose optimised form this is; where it runs, its twin need not be tried in that runtime."
     notes: tuple[str, ...] = ()
 
 

@@ -42,7 +42,7 @@ def test_json_holds_the_records(edgekit_home, capsys):
     names = [artifact["name"] for artifact in value["artifacts"]]
     assert names[0] == "standard"
     assert "flash-int8-static" in names
-    assert value["refused"].keys() == {"standard-optimized", "flash-int8-dynamic"}
+    assert value["refused"].keys() >= {"standard-optimized", "flash-int8-dynamic"}
 
 
 def test_a_litert_model_is_a_truthful_no(edgekit_home, capsys):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from edgekit.artifact import Artifact
 from edgekit.bench.record import Settings
 from edgekit.manifest import Model
+from edgekit.runtimes.ahead import AS_SAVED, why_not_here
 from edgekit.runtimes.available import installed_runtimes, installed_version
 from edgekit.runtimes.axes import session_axes
 from edgekit.runtimes.session import RUNTIMES, SessionSettings
@@ -49,11 +50,18 @@ def candidates(
     wanted = installed_runtimes() if runtimes is None else tuple(runtimes)
     counts = sorted({1, max(1, cores)}) if threads is None else list(dict.fromkeys(threads))
     found = []
-    for artifact in artifacts:
+    here = [artifact for artifact in artifacts if why_not_here(artifact.record.bound_to) is None]
+    replaced = {(a.record.twin_of, a.record.bound_to["runtime"]) for a in here if a.record.bound_to}
+    for artifact in here:
         bound = session_axes(model, axes or {}, artifact.record.axes)
         for runtime in wanted:
-            if RUNTIMES[runtime] == artifact.record.format:
+            if (
+                RUNTIMES[runtime] == artifact.record.format
+                and artifact.record.bound_to.get("runtime", runtime) == runtime
+            ):
                 ways = _ways(artifact, runtime, counts, (hooks or {}).get(runtime, ()))
+                if (artifact.record.name, runtime) in replaced:  # its CPU ways are those of its optimised form
+                    ways = ways[len(counts) :]
                 found += [Candidate(artifact=artifact, settings=replace(way, axes=bound)) for way in ways]
     return found
 
@@ -63,6 +71,11 @@ def _ways(artifact: Artifact, runtime: str, counts: Sequence[int], hooks: Sequen
     if artifact.record.requires:  # compiled for a delegate: nothing else can run it
         return [SessionSettings(runtime=runtime, providers=(), delegate=artifact.record.requires[0])]
     providers = CPU_PROVIDERS if runtime == "onnxruntime" else ()
+    if artifact.record.bound_to:  # optimised for this runtime's own CPU kernels
+        return [
+            SessionSettings(runtime=runtime, providers=providers, threads=count, session_options=AS_SAVED)
+            for count in counts
+        ]
     ways = [SessionSettings(runtime=runtime, providers=providers, threads=count) for count in counts]
     for hook in hooks:
         if runtime == "onnxruntime":

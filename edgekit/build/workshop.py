@@ -14,7 +14,7 @@ import onnx
 
 import edgekit
 from edgekit.artifact import Accuracy, Artifact, ArtifactRecord, sha256_of
-from edgekit.build import accuracy, graph, inspect, ort, store
+from edgekit.build import accuracy, graph, inspect, store
 from edgekit.build.calibrate import Sample as Feed
 from edgekit.build.calibrate import fingerprint
 from edgekit.build.quantize import Target, target_of
@@ -83,7 +83,7 @@ class Workshop:
 
     def __enter__(self) -> Workshop:
         self._folder = tempfile.TemporaryDirectory(prefix="edgekit-build-")
-        self._scratch = Path(self._folder.name)
+        self.scratch = Path(self._folder.name)  # goes away with the workshop
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -206,7 +206,7 @@ class Workshop:
 
     def on_disk(self, model: onnx.ModelProto, name: str) -> Path:
         """A draft as a file that goes away with the workshop."""
-        path = self._scratch / f"{name}.onnx"
+        path = self.scratch / f"{name}.onnx"
         write_model(path, model)
         return path
 
@@ -282,20 +282,3 @@ def write_model(path: Path, model: onnx.ModelProto) -> None:
         raise ArtifactError(path, "would be larger than 2 GiB") from e
     except OSError as e:
         raise ArtifactError(path, f"cannot be written: {e.strerror or e}") from e
-
-
-def same_outputs(shop: Workshop, path: Path) -> float:
-    """The largest difference between the standard's and the draft's outputs on up to four real inputs.
-
-    Relative to the largest value of the output, where that exceeds 1.
-    """
-    before, after = open_session(shop.standard.path, shop.settings), open_session(path, shop.opened_as(path))
-    worst = 0.0
-    try:
-        for feed in shop.samples.feeds[:4] or (shop.feed,):
-            left, right = before.run(feed), after.run(feed)
-            worst = max(worst, *(ort.difference(left[name], right[name]) for name in left))
-    finally:
-        before.close()
-        after.close()
-    return worst
