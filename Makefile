@@ -52,6 +52,9 @@ bench-build: .venv/.dev ## what the builder makes, beside what other quantisers 
 torture: .venv/.dev ## cut the power at every write of an update (POINTS=N: at most so many of each kind)
 	@PYTHONPATH=. $(BIN)/python tests/torture/torture.py $(if $(POINTS),--points $(POINTS) --updates 10 --restarts 20)
 
+bench-console: .venv/.dev ## the console over 10,000 devices: first paint, key to paint, processor, memory
+	@$(BIN)/python -m tests.bench.bench_console
+
 wheel: .venv/.dev ## dist/edgekit_deploy-*.whl
 	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .
 	@ls -1 dist/*.whl | tail -n 1

@@ -15,6 +15,7 @@ from edgekit.telemetry.messages import Birth, Event, Histogram, Metrics, Receive
 from edgekit.telemetry.sequence import NO_WINDOWS, Arrival, Track, arrive
 
 HISTORY_WINDOWS = 120
+KEPT_POINTS, LEAST_POINTS = 300_000, 12  # of all devices together: ten thousand keep 30 windows each
 KEPT_EVENTS = 500
 MAX_DEVICES = 100_000
 """A flood of invented names must not eat the reader's memory."""
@@ -149,11 +150,11 @@ def fold(fleet: Fleet, messages: Iterable[Received], *, now_s: float) -> Fleet:
             continue
         touched.add(key)
         if said := _event_of(payload, devices[key]):
-            at = {"site": topic.site, "device": topic.device, "received_s": message.received_s}
-            events.append(FleetEvent(event=said, **at))  # type: ignore[arg-type]
+            events.append(FleetEvent(site=key[0], device=key[1], received_s=message.received_s, event=said))
+    kept = max(LEAST_POINTS, KEPT_POINTS // max(1, len(devices)))
     for key in touched & devices.keys():
-        device = devices[key]
-        devices[key] = replace(device, latency=_merge(device.older, device.newer), gaps=device.track.gaps)
+        d = devices[key]
+        devices[key] = replace(d, latency=_merge(d.older, d.newer), gaps=d.track.gaps, history=d.history[-kept:])
     for key, device in devices.items():
         presence = _presence(device, now_s)
         if presence is not device.presence:

@@ -107,12 +107,14 @@ def widest(every: Sequence[Column], rows: Sequence[Row]) -> dict[str, int]:
 
 
 def sort_rows(rows: Sequence[Row], column: Column, *, descending: bool) -> list[Row]:
-    """Rows by one column, rows without a value last, equals by site, device and model."""
-    ordered = sorted(rows, key=lambda row: row.key)
-    keyed = [(column.sort(row), row) for row in ordered]
-    present = [(key, row) for key, row in keyed if key is not None]
-    present.sort(key=lambda pair: pair[0], reverse=descending)
-    return [row for _, row in present] + [row for key, row in keyed if key is None]
+    """Rows by one column, rows without a value last, equals in the order they came in."""
+    # indices and not pairs: ten thousand pairs a second would keep the garbage collector busy
+    values = [column.sort(row) for row in rows]
+    present = [i for i, value in enumerate(values) if value is not None]
+    present.sort(key=values.__getitem__, reverse=descending)  # type: ignore[arg-type]
+    if len(present) == len(rows):
+        return [rows[i] for i in present]
+    return [rows[i] for i in present] + [row for row, value in zip(rows, values, strict=True) if value is None]
 
 
 def gap_of(width: int) -> int:

@@ -88,7 +88,7 @@ class FleetScreen(ViewScreen):
 
     def _refresh_rows(self, now_s: float) -> None:
         rows = self.view.rows if self.view else ()
-        kept = [row for row in rows if self._query.matches(row, now_s)]
+        kept = [row for row in rows if self._query.matches(row, now_s)] if self._query.tests else rows
         by, descending = self._sorted
         self.shown = sort_rows(kept, self._columns[by], descending=descending)
         is_old = self.view is not None and self.view.link.was_connected and not self.view.link.connected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import os
 import re
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 THEME_NAMES = ("edgekit", "edgekit-light", "edgekit-high-contrast", "edgekit-colour-blind")
 "As in theme.py, which --help need not load."
+GC_THRESHOLDS = (20_000, 20, 100)
+"A large fleet is a million objects without a cycle among them: looking for one must not stop the screen often."
+SWITCH_S = 0.001
+"A key must not wait five milliseconds for each turn of the folding thread."
 SIZE = re.compile(r"(?P<width>[1-9]\d{0,3})x(?P<height>[1-9]\d{0,3})\Z")
 
 
@@ -119,6 +124,9 @@ def watch(args: argparse.Namespace, source: Source, folder: Folder) -> int:
         post=lambda view: app.post_message(Folded(view)),
         failed=lambda error: app.post_message(Failed(error)),
     )
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_S)
     # leaves the terminal as it was; SIGHUP keeps its default: with the terminal gone there is nothing to restore
     signal.signal(signal.SIGTERM, lambda *_: app.ask_to_leave())
     feed.start()

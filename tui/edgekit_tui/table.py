@@ -20,6 +20,8 @@ from edgekit_tui.draw import UNICODE, Glyphs, Line
 from edgekit_tui.ink import Inked
 from edgekit_tui.rows import Row, RowKey
 
+MEASURED_ROWS = 300
+"Columns are as wide as the texts of the first rows ask for; they never shrink again."
 MARGIN = 2
 "Cells left of the first column, for the cursor's mark."
 SAME_DEVICE = ("device", "site", "board", "memory", "temp", "state", "seen")
@@ -90,7 +92,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         self._is_old = is_old
         self._rows, self._now_s, self._sorted = rows, now_s, sorted_by
         self._place_cursor()
-        wanted = widest(self._columns, rows[:1000])
+        wanted = widest(self._columns, rows[:MEASURED_ROWS])
         grown = {key: max(cells, self._wanted.get(key, 0)) for key, cells in wanted.items()}
         if grown != self._wanted:
             self._wanted = grown
@@ -112,6 +114,8 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         self._repaint_changes()
 
     def _place_cursor(self) -> None:
+        if self._index < len(self._rows) and self._rows[self._index].key == self._cursor:
+            return
         at = next((i for i, row in enumerate(self._rows) if row.key == self._cursor), None)
         self._index = min(self._index, max(0, len(self._rows) - 1)) if at is None else at
         self._cursor = self._rows[self._index].key if self._rows else self._cursor
@@ -197,10 +201,11 @@ class FleetTable(Inked, ScrollView, can_focus=True):
 
     def _go(self, index: int) -> None:
         if self._rows:
-            self._index = min(max(index, 0), len(self._rows) - 1)
+            left, self._index = self._index, min(max(index, 0), len(self._rows) - 1)
             self._cursor = self._rows[self._index].key
             self._keep_in_sight()
-            self._repaint_changes()
+            for one in (left, self._index):
+                self.refresh(Region(0, one + 1 - self.scroll_offset.y, self.size.width, 1))
 
     def _keep_in_sight(self) -> None:
         height = max(1, self.size.height - 1)
