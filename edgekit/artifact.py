@@ -16,7 +16,7 @@ RECORD_NAME = "record.json"
 STANDARD = "standard"
 
 
-class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """An accuracy as measured with one runtime on one kind of CPU: it belongs to all three."""
 
     metric: str
@@ -37,7 +37,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.value / self.standard_value if self.standard_value else None
 
 
-class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What `record.json` beside an artifact says (design: Files, artifact record)."""
 
     schema: int = 1

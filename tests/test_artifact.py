@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from edgekit.artifact import (
     RECORD_NAME,
     Accuracy,
@@ -17,7 +18,7 @@ from edgekit.artifact import (
     sha256_of,
     verify_file,
 )
-from edgekit.errors import ArtifactError, CatalogError
+from edgekit.errors import ArtifactError
 
 
 def record(content: bytes, name: str = "flash-int8") -> ArtifactRecord:
@@ -88,13 +89,14 @@ def test_a_folder_without_a_record_is_not_an_artifact_yet(tmp_path: Path) -> Non
     assert load_artifacts(tmp_path / "absent") == []
 
 
-def test_a_record_with_an_unknown_key_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_record_of_a_newer_release_is_read_without_what_it_adds(tmp_path: Path) -> None:
+    # Both slots share this state: after a rollback the older release meets the newer one's records.
     make(tmp_path / "a", b"x")
     path = tmp_path / "a" / RECORD_NAME
     table = msgspec.json.decode(path.read_bytes())
-    path.write_bytes(msgspec.json.encode(table | {"precison": "int8"}))
-    with pytest.raises(CatalogError, match=r"record\.json: precison: unknown key; did you mean 'precision'"):
-        load_artifacts(tmp_path)
+    path.write_bytes(msgspec.json.encode(table | {"added_later": {"by": "a newer release"}}))
+    (found,) = load_artifacts(tmp_path)
+    assert found.record.sha256 == table["sha256"]
 
 
 def test_accuracy_ratio_is_the_share_of_the_standard() -> None:
