@@ -285,8 +285,10 @@ def make_certificates(folder: Path) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
     fresh = ("req", "-newkey", "rsa:2048", "-nodes")
-    openssl(*fresh, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    # Python 3.13 checks certificates strictly (RFC 5280): an authority must say that it may sign.
+    usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    openssl(*fresh, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", *usage)
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid,issuer\n")
     signed_by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
     for name in ("server", "client"):
         openssl(*fresh, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
