@@ -13,7 +13,9 @@ import msgspec
 from edgekit.errors import ConfigError
 from edgekit.strict import read_toml
 
-NAME_PATTERN = r"^[a-z0-9_-]{1,63}$"
+NAME_PATTERN = r"^[a-z0-9_-]{1,63}\Z"
+_EVERYONE = "_all"
+"""In place of a name in a topic it means every device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,14 @@ class MqttConfig(_Section, frozen=True, kw_only=True):
     keepalive_s: int = 15
     window_s: float = 10.0
     allowed_commands: tuple[str, ...] = ("ping", "rebirth")
+    outbox_bytes: int = 64 * 1024 * 1024
+    "Disk for what could not be delivered; the oldest goes first, and is counted."
+    commit_s: float = 10.0
+    "How much a power cut may cost: what waits longer is on the disk."
+    history_per_s: float = 5.0
+    "After an outage: stored windows sent a second, beside the live ones."
+    collector: bool | None = None
+    "Whether windows are kept until `edgekit collect` has them; None: from its first acknowledgement on."
 
 
 class TolerantConfig(_Section, frozen=True, kw_only=True):
@@ -113,6 +123,17 @@ class TolerantConfig(_Section, frozen=True, kw_only=True):
     "Pin one artifact instead of selecting."
     objective: str = "throughput"
     threads: int = 1
+
+
+class BatchConfig(_Section, frozen=True, kw_only=True):
+    """`[model.batch]`: answer several requests in one inference, where the artifact allows it."""
+
+    max: int = 8
+    "At most; less where the memory does not hold it."
+    preferred: int | None = None
+    "As many are not kept waiting for more; None: half of `max`."
+    window_ms: float = 2.0
+    "At most this long for others to come; nobody waits when there are none."
 
 
 class ModelConfig(_Section, frozen=True, kw_only=True):
@@ -129,6 +150,7 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     threads: int | None = None
     axes: Mapping[str, int] = {}
     tolerant: TolerantConfig | None = None
+    batch: BatchConfig | None = None
     cache: bool = True
     "False: its answers are not kept, whatever `[cache]` says."
 
@@ -163,11 +185,25 @@ def check_daemon_config(config: DaemonConfig, path: Path | str) -> DaemonConfig:
     import re
 
     for key, name in (("site", config.site), ("device", config.device)):
-        if name is not None and not re.match(NAME_PATTERN, name):
-            raise ConfigError(path, key, f"'{name}' must be 1 to 63 of a-z, 0-9, '_' and '-'")
+        if name is not None and (name == _EVERYONE or not re.fullmatch(NAME_PATTERN, name)):
+            raise ConfigError(path, key, f"{name!r} must be 1 to 63 of a-z, 0-9, '_' and '-', and not '{_EVERYONE}'")
     loopback = config.http.host in ("127.0.0.1", "::1", "localhost")
     if not loopback and config.http.unix_socket is None and config.http.token_file is None:
         raise ConfigError(path, "http.token_file", f"required when http.host is '{config.http.host}', not loopback")
     if not config.model:
         raise ConfigError(path, "model", "at least one [[model]] is required")
+    _check_numbers(config, path)
     return config
+
+
+def _check_numbers(config: DaemonConfig, path: Path | str) -> None:
+    least: list[tuple[str, float, float]] = [("cache.mb", config.cache.mb, 0), ("cache.ttl_s", config.cache.ttl_s, 0)]
+    for model in config.model:
+        if model.batch is not None:
+            least += [("model.batch.max", model.batch.max, 1), ("model.batch.window_ms", model.batch.window_ms, 0)]
+            least += [("model.batch.preferred", model.batch.preferred or 1, 1)]
+        if model.tolerant is not None:
+            least += [("model.tolerant.threads", model.tolerant.threads, 1)]
+    for key, value, bound in least:
+        if not bound <= value < float("inf"):
+            raise ConfigError(path, key, f"{value:g} is too small; {bound:g} is the least")

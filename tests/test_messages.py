@@ -37,7 +37,6 @@ from edgekit.telemetry.messages import (
     parse_topic,
     topic,
 )
-from edgekit.telemetry.outbox import Outbox
 from edgekit.telemetry.recorder import Recorder
 
 EXAMPLES: dict[str, msgspec.Struct] = {
@@ -172,31 +171,6 @@ def test_recording_with_its_lock_costs_a_few_microseconds() -> None:
             recorder.observe(model="m", lane="realtime", artifact="a", infer_ms=3.3, queue_ms=0.1)
         costs.append((time.perf_counter() - start) / 4_000)
     assert min(costs) < 5e-6
-
-
-def test_the_outbox_drops_the_oldest_and_counts_it() -> None:
-    outbox = Outbox(max_bytes=100)
-    for i in range(5):
-        outbox.append("t", bytes([i]) * 40, now_s=0.0)
-    assert [item.payload[0] for item in outbox.after(-1, 10)] == [3, 4]
-    assert outbox.dropped == {"outbox full": 3}
-    outbox.append("t", b"x" * 101, now_s=0.0)
-    assert outbox.dropped == {"outbox full": 3, "too large": 1}
-    assert outbox.depth == 2
-
-
-def test_the_outbox_forgets_only_what_was_delivered() -> None:
-    outbox = Outbox()
-    for i in range(3):
-        outbox.append("t", bytes([i]), now_s=0.0)
-    first, second, _ = outbox.after(-1, 10)
-    outbox.delivered(second.number)
-    outbox.delivered(second.number)
-    assert outbox.after(first.number - 1, 1) == [first]
-    assert (outbox.depth, outbox.bytes_sent) == (2, 1)
-    outbox.drop(first.number, "larger than the broker takes")
-    assert outbox.dropped == {"larger than the broker takes": 1}
-    assert outbox.after(-1, 0) == []
 
 
 def test_the_epoch_outlives_the_process_and_never_repeats(tmp_path: Path) -> None:

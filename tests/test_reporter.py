@@ -21,7 +21,8 @@ from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
 from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.epoch import EpochCounter
 from edgekit.telemetry.link import Link, Opening
-from edgekit.telemetry.messages import Birth, Command, Readings, Received, Reply, State, Status, encode, topic
+from edgekit.telemetry.messages import Ack, Birth, Command, Readings, Received, Reply, State, Status, encode, topic
+from edgekit.telemetry.outbox import NOTHING
 from edgekit.telemetry.reporter import Recorder, Reporter
 from edgekit.telemetry.watch import Watcher
 
@@ -141,6 +142,7 @@ import sys, time
 from pathlib import Path
 from edgekit.config import MqttConfig
 from edgekit.telemetry.messages import Birth, Readings
+from edgekit.telemetry.outbox import NOTHING
 from edgekit.telemetry.reporter import Recorder, Reporter
 reporter = Reporter(
     MqttConfig(host="127.0.0.1", port=int(sys.argv[1]), window_s=0.25), site="hall", device="cam-1",
@@ -386,3 +388,21 @@ def test_a_link_that_is_not_ours_cannot_end_the_watcher(stage: Stage) -> None:
     assert until(lambda: bool([m for m in watcher.drain() if m.topic.endswith("evil/metrics")]))
     assert watcher.connected
     noisy.stop()
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_windows_wait_on_the_disk_until_the_collector_has_them(stage: Stage) -> None:
+    stage.start_broker()
+    watcher = stage.watch()
+    reporter, _ = stage.reporter(settings={"collector": True, "commit_s": 0.05})
+    reporter.start()
+    stage.see(lambda d: d.windows >= 3)
+    reporter.stop("restart")
+    # A new process sends all of them again; what the collector acknowledges is never sent a third time.
+    again, _ = stage.reporter(settings={"collector": True})
+    again.start()
+    stage.see(lambda d: d.duplicates >= 3 and d.epoch == 2)
+    watcher._link.send(Outgoing(topic(*CAM, "ack"), encode(Ack(epoch=1, seq=1000))))
+    assert until(lambda: not [i for i in again._link.outbox.after(NOTHING, 99) if i.window and i.window[0] == 1])
+    assert b'"historical":true' in b"".join(m.payload for m in stage.heard)

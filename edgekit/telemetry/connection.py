@@ -56,6 +56,9 @@ def check_config(config: MqttConfig) -> None:
         ("port", config.port, 1, 65535),
         ("keepalive_s", config.keepalive_s, 1, 65535),
         ("window_s", config.window_s, 0.1, 86400),
+        ("outbox_bytes", config.outbox_bytes, 65536, 2**40),
+        ("commit_s", config.commit_s, 0.01, 3600),
+        ("history_per_s", config.history_per_s, 0.01, 100_000),
     ):
         if not low <= value <= high:
             raise ConfigError("[mqtt]", key, f"{value:g} must be from {low:g} to {high:g}")

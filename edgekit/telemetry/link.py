@@ -21,6 +21,7 @@ from edgekit.errors import BrokerError
 from edgekit.telemetry.connection import Connection, Outgoing, ProtocolRefused, check_config
 from edgekit.telemetry.messages import Received
 from edgekit.telemetry.outbox import Item, Outbox
+from edgekit.telemetry.pace import Pace
 
 logger = logging.getLogger(__name__)
 
@@ -103,9 +104,9 @@ class Link:
             self._direct.append(message)
             self._wake()
 
-    def store(self, topic: str, payload: bytes) -> None:
-        """Put into the outbox; it is sent when there is a connection and kept until the broker has it."""
-        self.outbox.append(topic, payload, now_s=time.monotonic())
+    def store(self, topic: str, payload: bytes, *, window: tuple[int, int] | None = None) -> None:
+        """Put into the outbox; it is sent when there is a connection and kept until it is delivered."""
+        self.outbox.append(topic, payload, now_s=time.monotonic(), window=window)
         self._wake()
 
     def reopen(self) -> None:
@@ -130,6 +131,10 @@ class Link:
         if self._thread.is_alive():
             self._thread.join(timeout_s + 2.0)
         return self._delivered
+
+    def wake(self) -> None:
+        """Look into the outbox now: something has come in by another way."""
+        self._wake()
 
     def _wake(self) -> None:
         if (connection := self._connection) is not None:
@@ -209,41 +214,39 @@ class Link:
 
     def _serve(self, connection: Connection) -> bool:
         """Send and receive until the connection ends. True when it may end cleanly, everything being delivered."""
-        in_flight: dict[int, int | None] = {}
-        newest = -1
+        in_flight: dict[int, Item | None] = {}
+        pace = Pace(self.outbox, self._config.history_per_s, now_s=time.monotonic())
         said_farewell = False
         while connection.lost is None and not self._reopen.is_set():
-            newest = self._send(connection, in_flight, newest)
+            pace.hurries = self._stopping.is_set()
+            self._send(connection, in_flight, pace)
             if self._stopping.is_set():
-                if not said_farewell and (not self.outbox.depth or time.monotonic() >= self._flush_until - 1.0):
+                if not said_farewell and (not self.outbox.unsent or time.monotonic() >= self._flush_until - 1.0):
                     said_farewell = True
                     in_flight |= dict.fromkeys(map(connection.publish, self._farewell))
                 elif said_farewell and None not in in_flight.values():
                     return True
                 if time.monotonic() >= self._flush_until:
                     return False
-            connection.step(0.05 if self._stopping.is_set() else IDLE_S)
+            connection.step(0.05 if self._stopping.is_set() else pace.wait_s(IDLE_S, now_s=time.monotonic()))
             for mid in connection.acknowledged:
-                number = in_flight.pop(mid, None)
-                if number is not None:
-                    self.outbox.delivered(number)
+                if item := in_flight.pop(mid, None):
+                    self.outbox.delivered(item)
             connection.acknowledged.clear()
         return False
 
-    def _send(self, connection: Connection, in_flight: dict[int, int | None], newest: int) -> int:
-        """Publish what may be in flight now; the number of the newest outbox item sent."""
+    def _send(self, connection: Connection, in_flight: dict[int, Item | None], pace: Pace) -> None:
+        """Publish what may be in flight now."""
         while self._direct and len(in_flight) < connection.in_flight_limit:
             in_flight[connection.publish(self._direct.popleft())] = None
         if self._direct:
-            return newest
-        for item in self.outbox.after(newest, connection.in_flight_limit - len(in_flight)):
+            return
+        for item in pace.next(connection.in_flight_limit - len(in_flight), now_s=time.monotonic()):
             payload = self._prepare(item)
-            newest = item.number
             if connection.max_packet_bytes and len(payload) + 256 > connection.max_packet_bytes:
                 self.outbox.drop(item.number, "larger than the broker takes")
                 continue
-            in_flight[connection.publish(Outgoing(item.topic, payload))] = item.number
-        return newest
+            in_flight[connection.publish(Outgoing(item.topic, payload))] = item
 
     def _say(self, state: LinkState) -> None:
         changed = (state.connected, state.text) != (self.state.connected, self.state.text)

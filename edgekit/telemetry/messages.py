@@ -103,9 +103,16 @@ class OutboxState(_Payload, frozen=True, kw_only=True):
     depth: Count = 0
     "Messages waiting to be delivered."
     dropped: Mapping[Word, Count] = {}
-    "Messages lost since start, by reason."
+    "Messages lost since the outbox was made, by reason."
     bytes_sent: Count = 0
     bytes_written: Count = 0
+    "To the disk, since the process started."
+    bytes_written_per_day: Count = 0
+    "At the rate since the process started; flash memory wears out by it."
+    set_aside: Count = 0
+    "Outbox files found damaged."
+    problem: Word = ""
+    "Why the outbox cannot use its file; what it then holds, it holds in memory."
 
 
 class Metrics(_Payload, frozen=True, kw_only=True):
@@ -120,6 +127,10 @@ class Metrics(_Payload, frozen=True, kw_only=True):
     window_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
     clock_synced: bool | None = None
     historical: bool = False
+    oldest_seq: Count = 0
+    "Windows of this epoch below it do not wait any more: they were delivered, or given up and counted."
+    boot: Word = ""
+    "Of the machine's start: `t_mono_ms` compares only within one."
     lanes: Annotated[tuple[LaneMetrics, ...], msgspec.Meta(max_length=256)] = ()
     system: Readings = Readings()
     outbox: OutboxState = OutboxState()

@@ -19,19 +19,19 @@ from typing import Any
 import msgspec
 
 from edgekit.config import NAME_PATTERN, MqttConfig
-from edgekit.errors import ConfigError, EdgekitError
-from edgekit.telemetry.clock import clock_synced, unix_ms
-from edgekit.telemetry.commands import CommandGate
+from edgekit.errors import ConfigError
+from edgekit.telemetry.clock import boot_id, clock_synced, unix_ms
+from edgekit.telemetry.commands import CommandDesk
 from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.epoch import EpochCounter
 from edgekit.telemetry.link import Link, LinkState, Opening
 from edgekit.telemetry.messages import (
     EVERYONE,
+    Ack,
     Birth,
     Command,
     Event,
     Metrics,
-    OutboxState,
     Readings,
     Received,
     Reply,
@@ -39,11 +39,11 @@ from edgekit.telemetry.messages import (
     Status,
     decode,
     encode,
-    mark_historical,
     topic,
 )
-from edgekit.telemetry.outbox import Item
+from edgekit.telemetry.outbox import Item, Outbox
 from edgekit.telemetry.recorder import Recorder as Recorder
+from edgekit.telemetry.window import Moment, as_sent
 
 logger = logging.getLogger(__name__)
 REBIRTH_SPREAD_S = 2.0
@@ -71,7 +71,7 @@ class Reporter:
         """Raises ConfigError for settings that can never work.
 
         Args:
-            state_folder: where the epoch is kept; private to this device.
+            state_folder: where the epoch and what waits are kept; private to this device.
             birth: the birth certificate of an epoch; called for every connection and rebirth.
             on_command: acts on what `allowed_commands` allows besides ping and rebirth, one at a time.
         """
@@ -80,23 +80,33 @@ class Reporter:
                 raise ConfigError("edgekit.toml", key, f"{name!r} must match {NAME_PATTERN} and not be '{EVERYONE}'")
         self.site, self.device = site, device
         self._window_s, self._birth, self._readings = config.window_s, birth, readings
-        self._recorder, self._on_command = recorder, on_command
+        self._recorder, self._boot = recorder, boot_id()
         self._epochs = EpochCounter(state_folder)
         self._listens_first = self._epochs.is_fresh
-        self._gate = CommandGate(config.allowed_commands)
-        self._lock, self._acting = threading.Lock(), threading.Lock()
+        self._desk = CommandDesk(
+            config.allowed_commands, own=self._own_command, on_command=on_command, answer=self._answer
+        )
+        self._lock = threading.Lock()
         self._seq, self._window_began_s = 0, time.monotonic()
         self._epoch_used = False
         self._spoke_s = 0.0
         self._memory_total_bytes = readings().memory_total_bytes
         self._rebirth_at_s: float | None = None
         self._inbox: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
+        self._outbox = Outbox(
+            config.outbox_bytes,
+            path=state_folder / "outbox.db",
+            commit_s=config.commit_s,
+            collector=config.collector,
+            on_ready=lambda: self._link.wake(),
+        )
         self._link = Link(
             config,
             client_id=f"{site}/{device}",
             subscriptions=(
                 topic(site, device, "command"),
                 topic(site, device, "status"),
+                topic(site, device, "ack"),
                 topic(site, EVERYONE, "rebirth"),
                 topic(EVERYONE, EVERYONE, "rebirth"),
             ),
@@ -104,6 +114,7 @@ class Reporter:
             on_message=self._inbox.put,
             on_state=self._on_link,
             prepare=self._prepare,
+            outbox=self._outbox,
         )
         self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)
 
@@ -144,7 +155,9 @@ class Reporter:
         if self._worker.is_alive():
             self._worker.join(timeout_s)
         self._close_window()
-        return self._link.stop((self._status(State.OFFLINE, reason),), timeout_s=timeout_s)
+        delivered = self._link.stop((self._status(State.OFFLINE, reason),), timeout_s=timeout_s)
+        self._outbox.close()
+        return delivered
 
     def _work(self) -> None:
         # Devices that boot together must not report together.
@@ -169,7 +182,7 @@ class Reporter:
     def _close_window(self) -> None:
         lanes, synced = self._recorder.take(), clock_synced()
         system = msgspec.structs.replace(self._readings(), memory_total_bytes=None)  # the birth has it
-        outbox = self._link.outbox
+        outbox = self._link.outbox.state()
         with self._lock:
             now_s = time.monotonic()
             window = Metrics(
@@ -181,15 +194,17 @@ class Reporter:
                 clock_synced=synced,
                 lanes=lanes,
                 system=system,
-                outbox=OutboxState(depth=outbox.depth, dropped=outbox.dropped, bytes_sent=outbox.bytes_sent),
+                outbox=outbox,
+                boot=self._boot,
             )
             self._seq += 1
             self._window_began_s = now_s
-            self._link.store(topic(self.site, self.device, "metrics"), encode(window))
+            where = topic(self.site, self.device, "metrics")
+            self._link.store(where, encode(window), window=(window.epoch, window.seq))
 
     def _prepare(self, item: Item) -> bytes:
-        late = item.topic.endswith("/metrics") and time.monotonic() - item.added_s > self._window_s
-        return mark_historical(item.payload) if late else item.payload
+        now = Moment(time.monotonic(), unix_ms(), clock_synced(), self._boot)
+        return as_sent(item, now, live_s=self._window_s)
 
     def _opening(self) -> Opening:
         """A new epoch for every connection that follows one; a failed attempt does not use its epoch up."""
@@ -230,7 +245,9 @@ class Reporter:
         elif leaf == "status":
             self._read_own_status(message)
         elif leaf == "command":
-            self._read_command(message)
+            self._desk.read(message)
+        elif leaf == "ack":
+            self._read_ack(message)
 
     def _read_own_status(self, message: Received) -> None:
         """Mend what others, or our own past, say of us. Retained and older: our birth is about to replace it."""
@@ -263,38 +280,20 @@ class Reporter:
         logger.error("%s; give one of them another id", text)
         self.event("collision", text)
 
-    def _read_command(self, message: Received) -> None:
+    def _read_ack(self, message: Received) -> None:
         try:
-            command = decode("command", message.payload)
+            ack = decode("ack", message.payload)
         except ValueError as e:
-            logger.warning("a command that cannot be read: %s", e)
+            logger.warning("an acknowledgement that cannot be read: %s", e)
             return
-        assert isinstance(command, Command)
-        if message.retained:
-            self._answer(Reply(id=command.id, ok=False, text="a retained command would come again; it is not acted on"))
-            return
-        refusal = self._gate.refusal(command, now_unix_ms=unix_ms(), clock_synced=clock_synced())
-        if refusal is not None:
-            self._answer(refusal)
-        elif command.verb == "ping":
-            self._answer(Reply(id=command.id, ok=True, text="pong", detail={"epoch": self.epoch}))
-        elif command.verb == "rebirth":
-            self.rebirth()
-            self._answer(Reply(id=command.id, ok=True, text="born again", detail={"epoch": self.epoch}))
-        else:
-            threading.Thread(target=self._act, args=(command,), name=f"command {command.id}", daemon=True).start()
+        if isinstance(ack, Ack) and not message.retained:
+            self._outbox.acknowledged(ack.epoch, ack.seq)
 
-    def _act(self, command: Command) -> None:
-        if self._on_command is None:
-            self._answer(Reply(id=command.id, ok=False, text=f"this device does not know '{command.verb}'"))
-            return
-        with self._acting:
-            try:
-                reply = self._on_command(command)
-            except (EdgekitError, OSError) as e:
-                reply = Reply(id=command.id, ok=False, text=str(e))
-        self._answer(reply)
+    def _own_command(self, verb: str) -> Reply | None:
+        if verb == "rebirth":
+            self.rebirth()
+        text = {"ping": "pong", "rebirth": "born again"}.get(verb)
+        return Reply(id="", ok=True, text=text, detail={"epoch": self.epoch}) if text else None
 
     def _answer(self, reply: Reply) -> None:
-        self._gate.answered(reply)
         self._link.send(Outgoing(topic(self.site, self.device, "reply"), encode(reply)))
