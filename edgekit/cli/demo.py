@@ -63,9 +63,10 @@ def _step(console: Console, title: str, text: str) -> None:
 def _show_machine(console: Console) -> Facts:
     from edgekit.cli.probe_table import render
     from edgekit.device.probe import probe
+    from edgekit.profiles import board_tables
 
     _step(console, "Probe", "what is this machine?")
-    facts = probe()
+    facts = probe(profiles=board_tables())
     print(render(facts, console.width))
     return facts
 
@@ -134,6 +135,7 @@ def _watch(running: Stage, args: argparse.Namespace) -> int:
     else:
         time.sleep(max(0.0, args.seconds - 4.0))
         main(["fleet", "--host", host, "--port", port, "--for", "4"])
-    for failure in sorted(set(running.failures)):
-        print(f"edgekit demo: a request failed: {failure}", file=sys.stderr)
-    return 1 if running.failures else 0
+    failures = running.failures
+    for failure in failures:
+        print(f"edgekit demo: {failure}", file=sys.stderr)
+    return 1 if failures else 0

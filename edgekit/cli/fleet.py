@@ -150,7 +150,8 @@ def _console() -> Any:
 
     from rich.console import Console
 
-    width = shutil.get_terminal_size((140, 24)).columns
+    # A file or pipe has no width: what folds there is unreadable, whatever COLUMNS says.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 132
     return Console(width=max(width, 100), highlight=False)
 
 

@@ -25,6 +25,7 @@ class Child:
         self.name = name
         self.lines: deque[str] = deque(maxlen=50)
         self._news = threading.Condition()
+        self._is_silent = False
         self.process = subprocess.Popen(
             [sys.executable, "-c", _CODE, str(os.getpid()), *(str(word) for word in words)],
             stdin=subprocess.DEVNULL,
@@ -50,11 +51,19 @@ class Child:
             return next((line for line in self.lines if text in line), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() or self.process.poll() is not None, timeout_s)
+            self._news.wait_for(lambda: found() or self._is_silent, timeout_s)
             if line := found():
                 return line
-            last = " / ".join(list(self.lines)[-3:]) or "it said nothing"
-        raise EdgekitError(f"{self.name} did not start within {timeout_s:.0f} s: {last}")
+        raise EdgekitError(f"{self.name} did not start within {timeout_s:.0f} s: {self.last_words}")
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        """Its last three lines in one."""
+        return " / ".join(list(self.lines)[-3:]) or "it said nothing"
 
     def stop(self) -> int:
         """SIGTERM, then SIGKILL when it does not heed. Returns the exit code; safe to call twice."""
@@ -70,9 +79,11 @@ class Child:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(line.rstrip())
-                self._news.notify_all()
+        with self.process.stdout as said:
+            for line in said:
+                with self._news:
+                    self.lines.append(line.rstrip())
+                    self._news.notify_all()
         with self._news:
+            self._is_silent = True
             self._news.notify_all()

@@ -26,12 +26,14 @@ class Stage:
     """The running fleet."""
 
     broker: Broker
+    daemons: tuple[Child, ...]
     loads: tuple[Load, ...]
 
     @property
     def failures(self) -> list[str]:
-        """Every request that was not answered, in the daemon's words."""
-        return [failure for load in self.loads for failure in load.failures]
+        """Every daemon that has ended, with its last words, and every kind of request that was not answered."""
+        ended = [f"{daemon.name} ended: {daemon.last_words}" for daemon in self.daemons if not daemon.is_running]
+        return ended + sorted({failure for load in self.loads for failure in load.failures})
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def stage(
         ]
         urls = [daemon.wait_for("listening on ", START_S).split("listening on ", 1)[1].split()[0] for daemon in daemons]
         loads = [stack.enter_context(Load(url, inputs, rate_hz=rate_hz)) for url in urls]
-        yield Stage(broker=broker, loads=tuple(loads))
+        yield Stage(broker=broker, daemons=tuple(daemons), loads=tuple(loads))
 
 
 def _daemon(folder: Path, name: str, models: Sequence[str], artifact: str | None, broker: Broker) -> Child:
