@@ -25,7 +25,7 @@ def benefit(m: Measurement, usable: Sequence[Measurement], limits: Limits) -> Be
     if limits.objective == "memory":
         return Benefit(1 / (m.peak_memory_bytes or 2**62), 0.0)
     if limits.objective == "latency":
-        return Benefit(1 / latency.p50_ms, 1 / latency.p50_ms)
+        return Benefit(1 / latency.typical_ms, 1 / latency.typical_ms)
     qps = m.throughput_qps or 0.0
     if limits.objective == "throughput":
         return Benefit(qps, qps)

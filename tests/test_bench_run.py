@@ -27,7 +27,7 @@ pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
-QUICK = Plan(seconds=0.1, max_samples=24, hang_timeout_s=20, idle_s=0.02, seed=1)
+QUICK = Plan(seconds=0.1, max_samples=24, gain=None, hang_timeout_s=20, idle_s=0.02, seed=1)
 
 
 def _found(path_or_name, home: Path, **more):
@@ -151,12 +151,12 @@ def test_samples_are_measured_until_there_are_enough(digits):
 
 def test_samples_are_spread_over_the_rounds_so_that_candidates_can_be_paired(digits):
     model, found = digits
-    rows = bench(model, found, Plan(seconds=5, min_samples=64, max_samples=64, idle_s=0.0))
+    rows = bench(model, found, Plan(seconds=5, min_samples=64, max_samples=64, idle_s=0.0, gain=None))
     assert len({row.run_id for row in rows}) == 1
     for row in rows:
         assert row.latency is not None
-        assert len(row.latency.round_p50_ms) == 12
-        assert 64 <= row.latency.sample_count <= 12 * 6
+        assert len(row.latency.round_p50_ms) == 16
+        assert 64 <= row.latency.sample_count <= 16 * 5
 
 
 def test_fewer_samples_than_a_median_needs_are_never_the_end(digits):
@@ -316,3 +316,20 @@ def test_the_protocol_carries_the_hash_of_the_real_file(digits):
     (row,) = bench(model, found[:1], QUICK)
     assert row.artifact_sha256 == sha256_of(found[0].artifact.path)
     assert row.model == model.name
+
+
+def test_two_whose_lead_is_not_decided_take_further_turns_and_the_far_one_does_not(tmp_path):
+    """Twice the same file and one with thirty times the work: more rounds only for the equal ones."""
+    make = onnx.helper
+
+    def chain(count):
+        nodes = [make.make_node("MatMul", [f"x{i}" if i else "x", "w"], [f"x{i + 1}"]) for i in range(count)]
+        nodes.append(make.make_node("Identity", [f"x{count}"], ["y"]))
+        weight = _tensor("w", np.eye(64), np.float32)
+        return _save(tmp_path / f"{count}.onnx", nodes, shape=(64, 64), initializers=[weight])
+
+    model, (one,) = _found(chain(10), tmp_path)
+    _, (far,) = _found(chain(300), tmp_path)
+    plan = Plan(seconds=0.2, gain=1e-9, seed=1, idle_s=0.0)
+    first, second, third = bench(model, [one, one, far], plan)
+    assert len(first.latency.round_p50_ms) == len(second.latency.round_p50_ms) > len(third.latency.round_p50_ms)

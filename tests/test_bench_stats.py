@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit.bench.record import Measurement, Settings
-from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, ms, percentile, speed_up
+from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, ms, own, paired_ratio, percentile, speed_up
 
 
 def test_percentile_is_nearest_rank():
@@ -146,3 +146,36 @@ def test_milliseconds_keep_the_figures_that_count(value):
     text = ms(value)
     assert float(text) == pytest.approx(value, rel=0.06)
     assert len(text.strip("0.").replace(".", "")) <= 6
+
+
+def test_the_interval_of_a_paired_ratio_holds_the_true_one_as_often_as_it_says():
+    source = random.Random(5)
+    missed = 0
+    for _ in range(400):
+        ratios = [1.05 * source.lognormvariate(0, 0.1) / source.lognormvariate(0, 0.1) for _ in range(40)]
+        _, least, most = paired_ratio(ratios)
+        missed += not least <= 1.05 <= most
+    assert missed <= 12  # 1 % is 4; 12 or more happen once in 2,000
+
+
+def test_a_tenth_of_disturbed_rounds_does_not_hide_a_lead():
+    ratios = [1.05 + 0.001 * (i % 7 - 3) for i in range(36)] + [0.2, 0.3, 4.0, 0.1]
+    typical, least, most = paired_ratio(ratios)
+    assert typical == pytest.approx(1.05, rel=0.01)
+    assert least > 1.03
+    assert most < 1.07
+
+
+def test_waiting_for_a_cpu_is_no_part_of_a_comparison_but_of_the_latency():
+    rounds, alone = [[30.0, 31.0, 32.0]] * 12, [[10.0, 10.0, 10.0]] * 12
+    found = latency(rounds, own_ms=alone)
+    assert found.p50_ms == 31.0
+    assert found.typical_ms == 10.0
+    assert set(found.round_p50_ms) == {10.0}
+    assert found.waited_ratio == pytest.approx(1 - 30 / 93)
+    assert latency(rounds).waited_ratio == 0
+
+
+def test_the_two_clocks_never_make_a_time_negative():
+    assert own(1.0, 5.0) == pytest.approx(0.1)
+    assert own(5.0, 1.0) == 4.0

@@ -16,7 +16,7 @@ from edgekit.bench.conditions import this_device
 from edgekit.bench.inputs import write_inputs
 from edgekit.bench.process import CandidateFailed, Process
 from edgekit.bench.record import Conditions, Latency, Measurement, Start
-from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval
+from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, own
 from edgekit.errors import EdgekitError
 from edgekit.manifest import Model
 
@@ -37,6 +37,8 @@ class Plan:
     "A candidate whose median is surely above it is not measured on: more samples would not save it."
     max_samples: int = 20_000
     "Of the rounds together; measuring on to `min_samples` is not held back by it."
+    gain: float | None = 0.03
+    "A lead that counts: while it is not decided whether there is one, the fastest take further turns. None: never."
     memory_limit_bytes: int | None = None
     start_timeout_s: float = _START_TIMEOUT_S
     hang_timeout_s: float = 60.0
@@ -58,7 +60,11 @@ class Contender:
     start: Start | None = None
     runtime_version: str | None = None
     rounds_ms: list[tuple[float, ...]] = field(default_factory=list)
+    own_ms: list[tuple[float, ...]] = field(default_factory=list)
+    "The same without the time spent in line for a CPU."
     after_idle_ms: list[float] = field(default_factory=list)
+    turns: int = 0
+    "How many of the rounds were taken in turns with others."
     last_s: float = 0.0
     failure: str | None = None
     placed: say.Placed | None = None
@@ -66,6 +72,16 @@ class Contender:
     "The runs of the warm-up: a first impression."
     peak_bytes: int | None = None
     "Of the worker before it is ended; None while it lives, or where the system does not tell."
+
+    def add_round(self, times_ms: tuple[float, ...], waits_ms: tuple[float, ...] = ()) -> None:
+        """Samples that were taken together, with what each of them waited for a CPU."""
+        self.rounds_ms.append(times_ms)
+        self.own_ms.append(tuple(own(t, w) for t, w in zip(times_ms, waits_ms, strict=True)) if waits_ms else times_ms)
+
+    def forget_rounds(self) -> None:
+        """Start again."""
+        self.rounds_ms.clear()
+        self.own_ms.clear()
 
     @property
     def samples_ms(self) -> list[float]:
@@ -129,7 +145,7 @@ def take_slice(run: Contender, seconds: float, most: int, plan: Plan) -> None:
     run.last_s = time.monotonic()
     # the first query after a pause finds cold caches and a lowered clock: a figure of its own
     run.after_idle_ms.append(reply.times_ms[0])
-    run.rounds_ms.append(reply.times_ms[1:])
+    run.add_round(reply.times_ms[1:], reply.waits_ms[1:])
 
 
 def finish(run: Contender, plan: Plan) -> None:
@@ -152,7 +168,7 @@ def row_of(
     """
     record, placed = run.candidate.artifact.record, run.placed
     enough = run.failure is None and len(run.samples_ms) >= MIN_SAMPLES
-    figures: Latency | None = latency(run.rounds_ms, in_turns=in_turns) if enough else None
+    figures: Latency | None = latency(run.rounds_ms, in_turns=in_turns, own_ms=run.own_ms) if enough else None
     return Measurement(
         model=model.name,
         artifact=record.name,

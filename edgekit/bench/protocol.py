@@ -62,6 +62,8 @@ class Times(_Message, frozen=True, tag="times"):
     """Latencies in the order in which they were taken."""
 
     times_ms: tuple[float, ...]
+    waits_ms: tuple[float, ...] = ()
+    "How much of each was spent in line for a CPU that others used; empty where the kernel does not tell."
 
 
 class Placed(_Message, frozen=True, tag="placed"):

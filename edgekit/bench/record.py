@@ -51,7 +51,16 @@ class Latency(_Record, frozen=True, kw_only=True):
     p99_ms: float | None
     max_ms: float
     round_p50_ms: tuple[float, ...] = ()
-    "Median of each round; in one run of bench all candidates take part in every round."
+    "Median of each round without waiting; in one run of bench all candidates take part in every round."
+    own_p50_ms: float | None = None
+    "Median without the time spent in line for a CPU that others used. None: older record."
+    waited_ratio: float = 0.0
+    "Share of the time of all queries that was spent in that line."
+
+    @property
+    def typical_ms(self) -> float:
+        """The median as the candidate's own doing: what a comparison looks at."""
+        return self.p50_ms if self.own_p50_ms is None else self.own_p50_ms
 
 
 class Start(_Record, frozen=True, kw_only=True):

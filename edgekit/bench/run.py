@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from edgekit.bench.candidates import Candidate
 from edgekit.bench.conditions import conditions
 from edgekit.bench.contender import Contender, Plan, begin, finish, guarded, needs_more, row_of, take_slice
 from edgekit.bench.process import Process
 from edgekit.bench.record import Measurement
-from edgekit.bench.stats import MIN_SAMPLES
+from edgekit.bench.stats import MIN_SAMPLES, paired_ratio, percentile
 from edgekit.manifest import Model
 
 __all__ = ["Plan", "Progress", "bench", "most_at_once"]
@@ -23,7 +24,11 @@ __all__ = ["Plan", "Progress", "bench", "most_at_once"]
 Progress = Callable[[str, float], None]
 """Called with what is going on and the share that is done (0 to 1)."""
 
-ROUNDS = 12
+ROUNDS = (12, 40)
+"""The fewest and the most. Of 40, eleven disturbed ones on either side leave the interval of the median alone."""
+_QUERIES_A_ROUND = 4
+_EXTRA = 2
+"""So many times the rounds more for candidates of which it is not decided whether a lead counts."""
 _LONG_SLICE_S = 5.0
 _WORKER_BYTES = 150 * 2**20
 _WARM_UP_SHARE = 0.2
@@ -71,20 +76,58 @@ def _bench_group(model: Model, group: Sequence[Candidate], plan: Plan, tell: Pro
         _rounds(runs, plan, tell)
         for run in runs:
             guarded(run, partial(finish, run, plan))
-    return [row_of(model, run, before, run_id, in_turns=ROUNDS) for run in runs]
+    return [row_of(model, run, before, run_id, in_turns=run.turns) for run in runs]
+
+
+def _round_count(runs: Sequence[Contender], plan: Plan) -> int:
+    """Many short rounds compare best, as long as each holds a few queries of the slowest."""
+    slowest_ms = max((median(run.warm_ms) for run in runs if run.warm_ms), default=1.0)
+    fewest, most = ROUNDS
+    holds = min(plan.seconds * 1000 / slowest_ms, plan.max_samples) / _QUERIES_A_ROUND
+    return max(fewest, min(most, int(holds)))
+
+
+def _turn(
+    runs: Sequence[Contender], order: random.Random, tell: Progress, share: float, step: Callable[[Contender], None]
+) -> None:
+    for run in order.sample(list(runs), len(runs)):
+        tell(f"measuring {run.candidate.name}", share)
+        guarded(run, partial(step, run))
+
+
+def _undecided(runs: Sequence[Contender], plan: Plan) -> list[Contender]:
+    """The fastest, and those of which neither is proven: a lead over them that counts, nor that there is none."""
+    medians = {id(run): [percentile(taken, 0.5) for taken in run.own_ms] for run in runs if run.failure is None}
+    if plan.gain is None or len(medians) < 2:
+        return []
+    alive = [run for run in runs if id(run) in medians]
+    longest = max(map(len, medians.values()))
+    alive = [run for run in alive if len(medians[id(run)]) == longest]
+    best = min(alive, key=lambda run: median(medians[id(run)]))
+    rivals = [best]
+    for run in alive:
+        pairs = zip(medians[id(run)], medians[id(best)], strict=True)
+        _, least, most = paired_ratio([theirs / own for theirs, own in pairs])
+        if run is not best and least <= 1 + plan.gain <= most:
+            rivals.append(run)
+    return rivals
 
 
 def _rounds(runs: Sequence[Contender], plan: Plan, tell: Progress) -> None:
     """Measure in turns, in another order each round; stop a candidate that has its samples."""
     order = random.Random(plan.seed)
-    slice_s = plan.seconds / ROUNDS
-    steps = ROUNDS * len(runs)
-    done = 0
-    for _ in range(ROUNDS):
-        for run in order.sample(list(runs), len(runs)):
-            tell(f"measuring {run.candidate.name}", _WARM_UP_SHARE + (1 - _WARM_UP_SHARE) * done / steps)
-            done += 1
-            guarded(run, partial(take_slice, run, slice_s, -(-plan.max_samples // ROUNDS), plan))
+    count = _round_count(runs, plan)
+    slice_s, most = plan.seconds / count, -(-plan.max_samples // count)
+    for done in range(count):
+        share = _WARM_UP_SHARE + (1 - _WARM_UP_SHARE) * done / count
+        _turn(runs, order, tell, share, partial(take_slice, seconds=slice_s, most=most, plan=plan))
+    for _ in range(_EXTRA * count):
+        rivals = _undecided(runs, plan)
+        if len(rivals) < 2:
+            break
+        _turn(rivals, order, tell, 1.0, partial(take_slice, seconds=slice_s, most=most, plan=plan))
+    for run in runs:
+        run.turns = len(run.rounds_ms)
     for run in runs:
         while needs_more(run, plan):
             tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {plan.min_samples} samples", 1.0)

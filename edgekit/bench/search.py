@@ -147,12 +147,12 @@ class _Race:
         """Whether a candidate that looks fastest is allowed at all; else it must not put others out."""
         self._impress(run)
         allowed = any(standing.candidate == run.candidate.name for standing in self._judge(self.rows()))
-        run.rounds_ms.clear()
+        run.forget_rounds()
         return allowed
 
     def _impress(self, run: Contender) -> None:
         """Make its warm-up count as its samples, with a few more where there are too few."""
-        run.rounds_ms.append(run.warm_ms[1:])
+        run.add_round(run.warm_ms[1:])
         missing = MIN_SAMPLES - len(run.samples_ms)
         if missing > 0:
             guarded(run, partial(take_slice, run, 60.0, missing, self._plan))
@@ -160,7 +160,7 @@ class _Race:
     def _round(self) -> None:
         left_s = max(0.0, self._end_s - time.monotonic())
         slice_s = left_s / (2 * MIN_SAMPLES * len(self._alive))
-        slice_s = min(max(slice_s, _SLICE_S[0]), _SLICE_S[1], max(self._plan.seconds / ROUNDS, _SLICE_S[0]))
+        slice_s = min(max(slice_s, _SLICE_S[0]), _SLICE_S[1], max(self._plan.seconds / ROUNDS[0], _SLICE_S[0]))
         for run in self._order.sample(self._alive, len(self._alive)):
             self.tell(f"{len(self._alive)} of {len(self._all)} left: {run.candidate.name}")
             guarded(run, partial(take_slice, run, slice_s, self._plan.max_samples, self._plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 
 from edgekit.bench.record import Latency, Measurement
 
@@ -13,6 +14,8 @@ SAMPLES_FOR_P99 = 662
 MIN_SAMPLES = 8
 """The fewest whose extremes hold the median with 99 % confidence: 1 - 2 * 0.5 ** 8 = 0.992."""
 _CONFIDENCE = 0.99
+_ENOUGH_FOR_RANKS = 20
+"""From here on the normal approximation of the signed ranks is off by less than one rank."""
 
 
 def percentile(latencies_ms: Sequence[float], q: float) -> float:
@@ -52,7 +55,34 @@ def _lower_rank(count: int) -> int:
     return max(1, rank)
 
 
-def latency(rounds_ms: Sequence[Sequence[float]], *, in_turns: int | None = None) -> Latency:
+def paired_ratio(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The typical ratio of rounds that were taken in turns, and its interval with 99 % confidence.
+
+    With enough rounds, by the Walsh averages of the logarithms (Wilcoxon's signed ranks): the same noise acts on both
+    sides of a ratio, so it is symmetric, and the interval is a fifth narrower than that of the median alone.
+    Raises ValueError for fewer than `MIN_SAMPLES`.
+    """
+    count = len(ratios)
+    if count < _ENOUGH_FOR_RANKS:
+        return median(ratios), *median_interval(ratios)
+    logs = [math.log(ratio) for ratio in ratios]
+    averages = sorted((logs[i] + logs[j]) / 2 for i in range(count) for j in range(i, count))
+    spread = 2.5758 * math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+    rank = math.floor(len(averages) / 2 - spread)
+    return math.exp(median(averages)), math.exp(averages[rank - 1]), math.exp(averages[len(averages) - rank])
+
+
+def own(time_ms: float, wait_ms: float) -> float:
+    """What of a query's time was its own. Waiting is never more than nine tenths: the two clocks differ a little."""
+    return max(time_ms - wait_ms, time_ms / 10)
+
+
+def latency(
+    rounds_ms: Sequence[Sequence[float]],
+    *,
+    in_turns: int | None = None,
+    own_ms: Sequence[Sequence[float]] | None = None,
+) -> Latency:
     """The samples of every round as a record; percentiles that they do not support are None.
 
     The interval of the median takes the rounds as its units where there are enough: the samples of one round share
@@ -60,6 +90,7 @@ def latency(rounds_ms: Sequence[Sequence[float]], *, in_turns: int | None = None
 
     Args:
         in_turns: how many of the first rounds were taken in turns with others; None is all of them.
+        own_ms: the rounds without the time spent waiting for a CPU; None is no waiting.
 
     Raises ValueError for fewer than `MIN_SAMPLES` samples.
     """
@@ -68,6 +99,7 @@ def latency(rounds_ms: Sequence[Sequence[float]], *, in_turns: int | None = None
     medians = [percentile(taken, 0.5) for taken in rounds_ms if taken]
     low, high = median_interval(medians if len(medians) >= MIN_SAMPLES else samples)
     middle = percentile(samples, 0.5)
+    alone = rounds_ms if own_ms is None else own_ms
     return Latency(
         sample_count=count,
         mean_ms=sum(samples) / count,
@@ -78,7 +110,9 @@ def latency(rounds_ms: Sequence[Sequence[float]], *, in_turns: int | None = None
         p90_ms=percentile(samples, 0.9) if count >= SAMPLES_FOR_P90 else None,
         p99_ms=percentile(samples, 0.99) if count >= SAMPLES_FOR_P99 else None,
         max_ms=max(samples),
-        round_p50_ms=tuple(medians[:in_turns]),
+        round_p50_ms=tuple(percentile(taken, 0.5) for taken in alone if taken)[:in_turns],
+        own_p50_ms=percentile([sample for taken in alone for sample in taken], 0.5),
+        waited_ratio=1 - sum(map(sum, alone)) / sum(samples),
     )
 
 
@@ -91,11 +125,10 @@ def speed_up(standard: Measurement, other: Measurement) -> tuple[float, float, f
     if standard.latency is None or other.latency is None:
         raise ValueError(f"nothing to compare: {standard.candidate} or {other.candidate} has no latency")
     mine, its = other.latency, standard.latency
-    times = its.p50_ms / mine.p50_ms
     pairs = list(zip(its.round_p50_ms, mine.round_p50_ms, strict=False))
     if standard.run_id and standard.run_id == other.run_id and len(pairs) >= MIN_SAMPLES:
-        least, most = median_interval([theirs / own for theirs, own in pairs])
-        return times, least, most
+        return paired_ratio([theirs / ours for theirs, ours in pairs])
+    times = its.p50_ms / mine.p50_ms
     return times, its.p50_low_ms / mine.p50_high_ms, its.p50_high_ms / mine.p50_low_ms
 
 

@@ -144,7 +144,7 @@ def twin(place: Home, root: Path) -> Home:
 def run_job(job: Job, place: Home, facts: Facts, seconds: float, *, search_first: bool) -> Result | None:
     with tempfile.TemporaryDirectory(prefix="edgekit-bench-select-") as folder:
         found = find_candidates(job.model, place, facts, job.space)
-        plan = Plan(seconds=seconds, memory_limit_bytes=facts.memory.available_bytes)
+        plan = Plan(seconds=seconds, gain=None, memory_limit_bytes=facts.memory.available_bytes)
 
         def sweep() -> tuple[float, list[Measurement]]:
             began = time.monotonic()

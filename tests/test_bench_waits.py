@@ -1,0 +1,58 @@
+"""Time in line for a CPU: nothing on a free one, about half of it with a neighbour on the same core."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edgekit.bench.waits import Waits, waited_ms
+
+linux = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel keeps no schedstat")
+
+
+def _work(seconds: float) -> float:
+    """Compute for so much CPU time; returns the wall time in ms."""
+    start, end = time.perf_counter(), time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+    return (time.perf_counter() - start) * 1000
+
+
+@linux
+def test_what_a_neighbour_takes_is_waiting_and_the_rest_is_our_own():
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    neighbour = subprocess.Popen(
+        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nprint(flush=True)\nwhile True: pass"],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert neighbour.stdout is not None
+        neighbour.stdout.readline()
+        os.sched_setaffinity(0, {core})
+        with Waits() as line:
+            start = line.read()
+            wall_ms = _work(0.2)
+            waited = waited_ms(start, line.read())
+    finally:
+        os.sched_setaffinity(0, before)
+        neighbour.kill()
+        neighbour.wait()
+        neighbour.stdout.close()
+    assert waited > 50
+    assert wall_ms - waited == pytest.approx(200, rel=0.15)
+
+
+def test_a_kernel_that_does_not_tell_is_no_waiting(tmp_path):
+    with Waits(tmp_path / "none") as line:
+        assert line.read() is None
+    assert waited_ms(None, None) == 0.0
+
+
+def test_the_thread_that_waited_longest_counts():
+    assert waited_ms((0, 1_000_000), (2_000_000, 9_000_000)) == 8.0
