@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
+from msgspec.structs import replace
 
 from edgekit.telemetry import histogram
 from edgekit.telemetry import messages as wire
@@ -57,9 +58,8 @@ class WindowPoint:
     temperature_c: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """One device as the fleet knows it."""
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One device as the fleet knows it. A Struct, which is replaced far faster than a dataclass."""
 
     site: str
     device: str
@@ -123,8 +123,8 @@ class Fleet:
     "Messages that are not ours or did not decode; they change nothing else."
 
 
-def fold(fleet: Fleet, messages: Iterable[Received], *, now_s: float) -> Fleet:
-    """The fleet after `messages`, and after time has passed until `now_s` (which may make devices late or stale)."""
+def fold(fleet: Fleet, messages: Iterable[Received], *, now_s: float, keep_history: bool = True) -> Fleet:
+    """The fleet after `messages`, and after time has passed until `now_s`. `keep_history`: points and latency too."""
     devices, events, malformed = dict(fleet.devices), list(fleet.events), fleet.malformed
     touched: set[tuple[str, str]] = set()
     for message in messages:
@@ -144,7 +144,7 @@ def fold(fleet: Fleet, messages: Iterable[Received], *, now_s: float) -> Fleet:
             if before is None and len(devices) >= MAX_DEVICES:
                 raise ValueError("too many devices")
             known = before or Device(site=key[0], device=key[1], waiting_since_s=message.received_s)
-            devices[key] = _apply(known, payload, message)
+            devices[key] = _apply(known, payload, message, keep_history)
         except ValueError:
             malformed += 1
             continue
@@ -172,10 +172,10 @@ def window_latency(metrics: Metrics) -> Histogram | None:
     return histogram.merge_all(lane.infer_ms for lane in metrics.lanes if lane.infer_ms is not None)
 
 
-def _apply(device: Device, payload: object, message: Received) -> Device:
+def _apply(device: Device, payload: object, message: Received, keep_history: bool) -> Device:
     """The device after one message. Raises ValueError for a window whose parts contradict each other."""
     if isinstance(payload, Metrics):
-        device = _with_window(device, payload, message)
+        device = _with_window(device, payload, message, keep_history)
     elif isinstance(payload, Status):
         device = _with_status(device, payload)
     elif isinstance(payload, Birth) and payload.epoch >= device.epoch:
@@ -203,7 +203,7 @@ def _with_status(device: Device, status: Status) -> Device:
     )
 
 
-def _with_window(device: Device, window: Metrics, message: Received) -> Device:
+def _with_window(device: Device, window: Metrics, message: Received, keep_history: bool) -> Device:
     for lane in window.lanes:
         for latency in (lane.infer_ms, lane.queue_ms):
             if latency is not None and (wrong := histogram.problem(latency)):
@@ -219,21 +219,16 @@ def _with_window(device: Device, window: Metrics, message: Received) -> Device:
         historical=device.historical + late,
         needs_rebirth=device.birth is None or device.birth.epoch < window.epoch,
     )
-    return _with_late(device, window, message) if late else _with_live(device, window, message)
+    device = device if late else _with_live(device, window, message)
+    return _with_samples(device, window, message, late) if keep_history else device
 
 
 def _with_live(device: Device, window: Metrics, message: Received) -> Device:
-    if device.birth and window.system.memory_total_bytes is None:
-        total = {"memory_total_bytes": device.birth.memory_total_bytes}
-        window = msgspec.structs.replace(window, system=msgspec.structs.replace(window.system, **total))
+    if device.birth and window.system.memory_total_bytes is None and device.birth.memory_total_bytes is not None:
+        window = replace(window, system=replace(window.system, memory_total_bytes=device.birth.memory_total_bytes))
     silent_s = message.received_s - max(device.last_seen_s, device.waiting_since_s)
     on_time = silent_s <= _late_after_s(window.window_ms / 1000)
     newborn = window.epoch > device.epoch
-    latency = window_latency(window)
-    half = device.newer_windows + 1
-    newer, older = _merge(device.newer, latency), device.older
-    if half >= HISTORY_WINDOWS // 2:
-        newer, older, half = None, newer, 0
     return replace(
         device,
         said=State.ONLINE if newborn else device.said,
@@ -241,21 +236,25 @@ def _with_live(device: Device, window: Metrics, message: Received) -> Device:
         epoch=window.epoch,
         steady=min(device.steady + 1, STEADY_WINDOWS) if on_time else 0,
         last_metrics=window,
-        history=(*device.history[-HISTORY_WINDOWS + 1 :], _point(window, latency, message.received_s)),
-        older=older,
-        newer=newer,
-        newer_windows=half,
     )
 
 
-def _with_late(device: Device, window: Metrics, message: Received) -> Device:
-    """Its samples count; its place in the history it gets if its clock can be trusted. It is no news of the present."""
+def _with_samples(device: Device, window: Metrics, message: Received, late: bool) -> Device:
+    """A late window's samples count; its place in the history it gets if its clock can be trusted."""
     latency = window_latency(window)
-    device, at_s = replace(device, newer=_merge(device.newer, latency)), window.t_unix_ms / 1000
-    if not window.clock_synced or at_s > message.received_s:
-        return device
-    history = sorted((*device.history, _point(window, latency, at_s)), key=lambda p: p.at_s)
-    return replace(device, history=tuple(history[-HISTORY_WINDOWS:]))
+    newer, older, half = _merge(device.newer, latency), device.older, device.newer_windows
+    history, at_s = device.history[-HISTORY_WINDOWS + 1 :], window.t_unix_ms / 1000
+    if not late:
+        half += 1
+        history = (*history, _point(window, latency, message.received_s))
+    elif window.clock_synced and at_s <= message.received_s:
+        points = sorted((*device.history, _point(window, latency, at_s)), key=lambda p: p.at_s)
+        history = tuple(points[-HISTORY_WINDOWS:])
+    else:
+        history = device.history
+    if half >= HISTORY_WINDOWS // 2:
+        newer, older, half = None, newer, 0
+    return replace(device, history=history, older=older, newer=newer, newer_windows=half)
 
 
 def _point(window: Metrics, latency: Histogram | None, at_s: float) -> WindowPoint:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
+
+import msgspec
+from msgspec.structs import replace
 
 KEPT_EPOCHS = 4
 """Late windows of older epochs than these count as new without a gap."""
@@ -20,8 +22,7 @@ class Arrival(Enum):
     DUPLICATE = "duplicate"
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(msgspec.Struct, frozen=True):
     """One epoch of one device."""
 
     epoch: int
@@ -33,8 +34,7 @@ class Epoch:
     "Seen although before `first_seq`."
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(msgspec.Struct, frozen=True):
     """The windows of one device."""
 
     epochs: tuple[Epoch, ...] = ()
