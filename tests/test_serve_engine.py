@@ -14,7 +14,8 @@ from edgekit.errors import ArtifactError, InputError, RequestError
 from edgekit.manifest import Model, Source
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.serve.engine import Engine
-from edgekit.serve.lane import Job, Lane
+from edgekit.serve.job import Job
+from edgekit.serve.lane import Lane
 from edgekit.serve.signature import signature_of
 from edgekit.telemetry.recorder import Recorder
 

@@ -16,7 +16,8 @@ from edgekit.errors import RequestError
 from edgekit.manifest import Model, Source
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.serve.engine import Engine
-from edgekit.serve.lane import REALTIME, TOLERANT, Answer, Job, Lane
+from edgekit.serve.job import Answer, Job
+from edgekit.serve.lane import REALTIME, TOLERANT, Lane
 from edgekit.serve.pace import Pace, Refused
 from edgekit.serve.precedence import NICE, Precedence, run_lowered
 from edgekit.serve.signature import signature_of

@@ -14,7 +14,8 @@ from edgekit.fetch import all_artifacts
 from edgekit.runtimes.axes import OPEN
 from edgekit.runtimes.session import SessionSettings
 from edgekit.selection import Limits, Rejection, Selection
-from edgekit.serve.plan import load_lane, make_plan, pinned_plan, selected_plan
+from edgekit.serve.opening import load_lane
+from edgekit.serve.plan import make_plan, pinned_plan, selected_plan
 
 pytest.importorskip("onnxruntime", reason="the artifacts of these tests run in onnxruntime")
 

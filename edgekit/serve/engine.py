@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from edgekit.errors import EdgekitError, RequestError
 from edgekit.serve.cache import ResultCache, digest
-from edgekit.serve.lane import TOLERANT, Answer, Job, Lane, LaneClosed, Outcome
+from edgekit.serve.job import Answer, Job, LaneClosed, Outcome
+from edgekit.serve.lane import TOLERANT, Lane
+from edgekit.serve.parameters import Step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +73,7 @@ class ServedModel:
             again.submit(job)  # it was swapped between the two lines
 
     def _route(self, job: Job, priority: str | None) -> Lane:
-        lane, tolerant = self.ready_lane(), self.tolerant
+        lane, tolerant = self.ready_lane(), self.tolerant if job.step is None else None  # state stays in one lane
         if priority is None and job.deadline_ms is not None and tolerant is not None:
             has_room = tolerant.pace.expected_ms(job.size_bytes) * ROOM <= job.deadline_ms
             priority = TOLERANT if has_room else None
@@ -114,12 +116,14 @@ class Engine:
         priority: str | None = None,
         deadline_ms: float | None = None,
         no_cache: bool = False,
+        step: Step | None = None,
     ) -> Answer:
         """One inference, waited for. Raises InputError, RequestError, and what the session raises."""
         model = self.find(name)
-        model.ready_lane().signature.check_arrays(inputs)
+        model.ready_lane().signature.check_arrays(inputs, in_sequence=step is not None)
         answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        model.submit(Job(inputs=inputs, done=answers.put, deadline_ms=deadline_ms), priority, no_cache=no_cache)
+        job = Job(inputs=inputs, done=answers.put, deadline_ms=deadline_ms, step=step)
+        model.submit(job, priority, no_cache=no_cache)
         outcome = answers.get()
         if isinstance(outcome, EdgekitError):
             raise outcome

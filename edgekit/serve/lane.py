@@ -1,4 +1,4 @@
-"""One artifact of a model, ready to run: its session, its queue and the one thread that answers.
+"""One artifact of a model, ready to run: its session, its line of jobs and the one thread that answers.
 
 What waits is ordered by priority, then by arrival. A request that cannot meet its deadline is refused when it comes,
 with the numbers, and again when its turn comes; it is never queued to die.
@@ -7,20 +7,20 @@ with the numbers, and again when its turn comes; it is never queued to die.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from edgekit.errors import EdgekitError, RequestError
 from edgekit.runtimes.warmup import random_inputs, warm_up
+from edgekit.serve.batching import Batching, Window, joined
 from edgekit.serve.cache import ResultCache
+from edgekit.serve.job import Answer, Job, LaneClosed, Line
 from edgekit.serve.metrics import LaneCounts
 from edgekit.serve.pace import Pace, Refused
 from edgekit.serve.precedence import Precedence, lower_this_thread
+from edgekit.serve.sequences import Sequences
 from edgekit.serve.signature import Signature
 
 if TYPE_CHECKING:
@@ -34,52 +34,6 @@ logger = logging.getLogger(__name__)
 REALTIME, TOLERANT = "realtime", "tolerant"
 WARM_UP_S = 1.0
 """At most, for each shape: a large shape of a slow model must not keep a device from its work for minutes."""
-
-
-class LaneClosed(RequestError):
-    """The lane is being replaced or freed: the model may have another one by now."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(503, f"{model} is not served any more")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One inference and where its time went."""
-
-    outputs: Mapping[str, np.ndarray]
-    artifact: str
-    lane: str
-    queue_ms: float
-    infer_ms: float
-    cached: bool = False
-
-
-Outcome = Answer | EdgekitError
-
-
-@dataclass(slots=True, kw_only=True)
-class Job:
-    """A query on its way; `done` is called once, on the lane's thread, unless the job is cancelled first."""
-
-    inputs: Mapping[str, np.ndarray]
-    done: Callable[[Outcome], None]
-    deadline_ms: float | None = None
-    is_tolerant: bool = False
-    fingerprint: bytes | None = None
-    "Of the inputs, when the answer may be kept."
-    submitted_s: float = field(default_factory=perf_counter)
-    is_cancelled: bool = False
-    size_bytes: int = 0
-    cost_ms: float = 0.0
-    "What its lane counted it in with."
-
-    def __post_init__(self) -> None:
-        self.size_bytes = sum(array.nbytes for array in self.inputs.values())
-
-    def cancel(self) -> None:
-        """Nobody waits any more: if it has not begun it never will."""
-        self.is_cancelled = True
 
 
 class Lane:
@@ -97,28 +51,32 @@ class Lane:
         precedence: Precedence | None = None,
         producer: str = "",
         cache: ResultCache | None = None,
+        batching: Batching | None = None,
     ) -> None:
         """`producer`: the artifact and how it is opened, exactly; answers are kept under it."""
         self.model, self.name, self.artifact = model, name, artifact
         self.producer, self.cache = producer or artifact, cache
-        self.session, self.signature = session, signature
-        self.counts = LaneCounts()
+        self.session, self.signature, self.batching = session, signature, batching
+        self.sequences = Sequences({spec.name: spec for spec in signature.inputs}, signature.state)
         self.pace = Pace()
+        self.window = Window(batching) if batching is not None else None
+        self.counts = LaneCounts(batches=self.window.closed if self.window else {})
         self.on_death: Callable[[], None] = lambda: None
         self._recorder, self._precedence = recorder, precedence
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._waiting: tuple[deque[Job], deque[Job]] = (deque(), deque())
-        self._is_closed = self._is_ending = False
+        self._line = Line()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"infer-{model}-{name}", daemon=True)
 
     def warm_up(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Run every configured shape until it stops getting faster; only then is the first answer like the others."""
         for specs in self.signature.shapes():
-            inputs = random_inputs(specs)
+            inputs = random_inputs(specs) | dict(self.signature.constants)
             (warm,) = warm_up(self.session, [inputs], max_s=WARM_UP_S)
-            size_bytes = sum(array.nbytes for array in inputs.values())
+            items = specs[0].shape[0] if self.batching is not None else 1
+            assert isinstance(items, int)
+            sent_bytes = sum(a.nbytes for name, a in inputs.items() if name not in self.signature.constants)
             for took_ms in warm.times_ms[-5:]:
-                self.pace.learn(size_bytes, took_ms)
+                self.pace.learn(sent_bytes // items, took_ms / items)
             shapes = ", ".join(str(list(spec.shape)) for spec in specs)
             runs = f"{warm.first_ms:.2f} ms at first, {warm.times_ms[-1]:.2f} ms after {len(warm.times_ms)} runs"
             progress(f"warm: {shapes}: {runs}")
@@ -132,13 +90,13 @@ class Lane:
         if self._is_closed:
             raise LaneClosed(self.model)
         try:
-            job.cost_ms = self.pace.admit(job.size_bytes, job.deadline_ms)
+            job.cost_ms = self.pace.admit(self._item_bytes(job), job.deadline_ms, self._items(job))
         except Refused:
             self.refuse(rejected=1)
             raise
         if self._precedence is not None and not job.is_tolerant:
             self._precedence.enter()
-        self._jobs.put(job)
+        self._line.put(job)
 
     def refuse(self, *, errors: int = 0, rejected: int = 0) -> None:
         """Count a request that got no answer."""
@@ -161,7 +119,7 @@ class Lane:
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued, free the session; False when the thread is still in an inference after `timeout_s`."""
         self._is_closed = True
-        self._jobs.put(None)
+        self._line.end()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -172,80 +130,161 @@ class Lane:
     def _work(self) -> None:
         if self.name == TOLERANT:
             lower_this_thread()
-        job: Job | None = None
+        jobs: list[Job] = []
         try:
-            while (job := self._next()) is not None:
-                if not job.is_cancelled:
-                    if job.is_tolerant and self._precedence is not None:
-                        self._precedence.give_way()
-                    self._answer(job)
-                self._leave(job)
+            while (job := self._line.next()) is not None:
+                jobs = [job]
+                if job.is_tolerant and self._precedence is not None:
+                    self._precedence.give_way()
+                if self.window is not None and job.step is None:
+                    self._collect(jobs, self.window)
+                self._answer([job for job in jobs if not job.is_cancelled and self._is_in_time(job)])
+                for job in jobs:
+                    self._leave(job)
+                jobs = []
         finally:
-            if job is not None or not self._is_closed:
-                self._die(job)
+            if jobs or not self._is_closed:
+                self._die(jobs)
 
-    def _next(self) -> Job | None:
-        """The next in order, waited for; None when the lane is closed and everything is answered."""
-        first, second = self._waiting
+    def _collect(self, jobs: list[Job], window: Window) -> None:
+        """Add to `jobs` what fits into one inference with the first, waiting for more while that is worth it."""
+        assert self.batching is not None
+        began_s = perf_counter()
+        held = jobs[0].items
+        waited_ms = 0.0
         while True:
-            is_idle = not (first or second or self._is_ending)
-            try:
-                job = self._jobs.get() if is_idle else self._jobs.get_nowait()
-            except queue.Empty:
+            jobs += (more := self._line.take_alike(jobs[0], self.batching.max - held))
+            held += sum(job.items for job in more)
+            slack_ms = min((self._slack_ms(job, held) for job in jobs if job.deadline_ms is not None), default=1e9)
+            waited_ms = (perf_counter() - began_s) * 1e3
+            wait_ms = 0.0 if self._line.is_ending else window.wait_ms(held, waited_ms=waited_ms, slack_ms=slack_ms)
+            if wait_ms <= 0:
                 break
-            if job is None:
-                self._is_ending = True
-            else:
-                (second if job.is_tolerant else first).append(job)
-        return first.popleft() if first else second.popleft() if second else None
+            self._line.wait(wait_ms / 1e3)
+        surplus = held - self.batching.take(held)
+        while len(jobs) > 1 and surplus >= jobs[-1].items:
+            surplus -= jobs[-1].items
+            held -= jobs[-1].items
+            self._line.put_back(jobs.pop())
+        window.close(held, len(self._line), waited_ms=waited_ms, slack_ms=slack_ms)
+
+    def _slack_ms(self, job: Job, held: int) -> float:
+        assert job.deadline_ms is not None
+        age_ms = (perf_counter() - job.submitted_s) * 1e3
+        return job.deadline_ms - age_ms - held * self.pace.mean_ms(self._item_bytes(job))
+
+    def _items(self, job: Job) -> int:
+        return job.items if self.batching is not None else 1
+
+    def _item_bytes(self, job: Job) -> int:
+        return job.size_bytes // self._items(job)
 
     def _leave(self, job: Job) -> None:
         self.pace.leave(job.cost_ms)
         if self._precedence is not None and not job.is_tolerant:
             self._precedence.leave()
 
-    def _answer(self, job: Job) -> None:
-        started = perf_counter()
-        queue_ms = (started - job.submitted_s) * 1e3
-        if job.deadline_ms is not None and (late := self._why_late(job, queue_ms)):
-            self.refuse(rejected=1)
-            job.done(Refused(late))
+    def _is_in_time(self, job: Job) -> bool:
+        """False, and the job is refused, when its turn came too late."""
+        if job.deadline_ms is None:
+            return True
+        queue_ms = (perf_counter() - job.submitted_s) * 1e3
+        best_ms = self._items(job) * self.pace.fastest_ms(self._item_bytes(job))
+        if queue_ms + best_ms <= job.deadline_ms:
+            return True
+        self.refuse(rejected=1)
+        waited = f"waited {queue_ms:.1f} ms for its turn and takes {best_ms:.1f} ms at best"
+        job.done(Refused(f"{waited}; deadline_ms is {job.deadline_ms:g}"))
+        return False
+
+    def _answer(self, jobs: Sequence[Job]) -> None:
+        if not jobs:
             return
+        started_s = perf_counter()
         try:
-            outputs = self.session.run(job.inputs)
+            answers = self._run(jobs)
         except EdgekitError as error:
-            logger.warning("%s: %s", self.model, error)
-            self.refuse(errors=1)
-            job.done(error)
+            self._fail(jobs, error)
             return
-        infer_ms = (perf_counter() - started) * 1e3
-        job.done(Answer(outputs=outputs, artifact=self.artifact, lane=self.name, queue_ms=queue_ms, infer_ms=infer_ms))
-        # After the answer is on its way: accounts are not part of a request's latency.
-        self.pace.learn(job.size_bytes, infer_ms)
+        infer_ms = (perf_counter() - started_s) * 1e3
+        items = sum(self._items(job) for job in jobs)
+        for job, outputs in zip(jobs, answers, strict=True):
+            job.done(
+                Answer(
+                    outputs=outputs,
+                    artifact=self.artifact,
+                    lane=self.name,
+                    queue_ms=(started_s - job.submitted_s) * 1e3,
+                    infer_ms=infer_ms,
+                    batch=items,
+                )
+            )
+        # After the answers are on their way: accounts are not part of a request's latency.
+        for job, outputs in zip(jobs, answers, strict=True):
+            self._account(job, outputs, (started_s - job.submitted_s) * 1e3, infer_ms, items)
+
+    def _run(self, jobs: Sequence[Job]) -> list[Mapping[str, np.ndarray]]:
+        """The outputs of each. Raises what the session raises, and RequestError about a sequence."""
+        first = jobs[0]
+        if self.batching is None or first.step is not None:
+            inputs = first.inputs
+            if self.signature.constants:
+                inputs = {**self.signature.constants, **inputs}
+            if first.step is None:
+                return [self.session.run(inputs)]
+            outputs = self.session.run({**inputs, **self.sequences.before(first.step)})
+            self.sequences.after(first.step, outputs)
+            return [outputs]
+        counts = [job.items for job in jobs]
+        total = sum(counts)
+        size = self.batching.size_for(total)
+        whole = first.inputs if size == counts[0] else joined([job.inputs for job in jobs], size)
+        outputs = self.session.run(whole)
+        if total == counts[0] == size:
+            return [outputs]
+        ends = [sum(counts[: i + 1]) for i in range(len(counts))]
+        return [
+            {name: value[end - count : end] for name, value in outputs.items()}
+            for count, end in zip(counts, ends, strict=True)
+        ]
+
+    def _fail(self, jobs: Sequence[Job], error: EdgekitError) -> None:
+        """A batch fails for one of its items: each is tried alone, so that only that one's client hears of it."""
+        if len(jobs) > 1:
+            for job in jobs:
+                self._answer([job])
+            return
+        if not isinstance(error, RequestError):
+            logger.warning("%s: %s", self.model, error)
+        self.refuse(errors=1)
+        jobs[0].done(error)
+
+    def _account(
+        self, job: Job, outputs: Mapping[str, np.ndarray], queue_ms: float, infer_ms: float, items: int
+    ) -> None:
+        self.pace.learn(self._item_bytes(job), infer_ms / items)
         if job.fingerprint is not None and self.cache is not None:
             self.cache.put(self.producer, job.fingerprint, outputs)
         self.counts.observe(queue_ms=queue_ms, infer_ms=infer_ms)
         if self._recorder is not None:
             self._recorder.observe(
-                model=self.model, lane=self.name, artifact=self.artifact, infer_ms=infer_ms, queue_ms=queue_ms
+                model=self.model,
+                lane=self.name,
+                artifact=self.artifact,
+                infer_ms=infer_ms,
+                queue_ms=queue_ms,
+                batch_size=items,
             )
 
-    def _why_late(self, job: Job, queue_ms: float) -> str | None:
-        best_ms = self.pace.fastest_ms(job.size_bytes)
-        if job.deadline_ms is None or queue_ms + best_ms <= job.deadline_ms:
-            return None
-        return (
-            f"waited {queue_ms:.1f} ms for its turn and takes {best_ms:.1f} ms at best; "
-            f"deadline_ms is {job.deadline_ms:g}"
-        )
-
-    def _die(self, job: Job | None) -> None:
+    def _die(self, jobs: Sequence[Job]) -> None:
         """The thread ends by a fault that no session is known to raise: fail what waits, so that no client hangs."""
         self._is_closed = True
         failure = RequestError(500, f"{self.model}: the inference thread ended by a fault; see the daemon's log")
-        while job is not None:
+        self._line.end()
+        waiting = list(jobs)
+        while (job := self._line.next()) is not None:
+            waiting.append(job)
+        for job in waiting:
             self._leave(job)
             job.done(failure)
-            self._is_ending = True  # so that what is left is taken without waiting
-            job = self._next()
         self.on_death()

@@ -16,7 +16,8 @@ from edgekit.manifest import Model
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.engine import Engine, ServedModel
 from edgekit.serve.lane import REALTIME, TOLERANT, Lane
-from edgekit.serve.plan import Plan, load_lane, make_plan, make_tolerant_plan
+from edgekit.serve.opening import load_lane
+from edgekit.serve.plan import Plan, make_plan, make_tolerant_plan
 from edgekit.serve.precedence import Precedence
 from edgekit.telemetry.messages import ModelState
 from edgekit.telemetry.reporter import Recorder

@@ -15,8 +15,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class LaneCounts:
     """Since start. Written by the lane's thread and the server's."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches: Mapping[str, int] | None = None) -> None:
+        """`batches`: inferences by the reason that their batch was closed for, counted elsewhere."""
         self._lock = threading.Lock()
+        self.batches = {} if batches is None else batches
         self.requests = self.errors = self.rejected = self.cache_hits = 0
         self.queue_ms_sum = self.infer_ms_sum = 0.0
         self.queue_buckets = [0] * (len(BUCKETS_MS) + 1)
@@ -63,6 +65,10 @@ def exposition(
         }
         for outcome, count in outcomes.items():
             lines.append(f'edgekit_requests_total{{{labels},outcome="{outcome}"}} {count}')
+    lines += ["# TYPE edgekit_batches_total counter"]
+    for labels, counts in rows:
+        for why, count in sorted(counts.batches.items()):
+            lines.append(f'edgekit_batches_total{{{labels},closed="{why}"}} {count}')
     for name in ("infer", "queue"):
         metric = f"edgekit_{name}_seconds"
         lines.append(f"# TYPE {metric} histogram")

@@ -46,14 +46,15 @@ class Pace:
         found = self._seen.get(size_bytes)
         return found[1] if found else 0.0
 
-    def admit(self, size_bytes: int, deadline_ms: float | None) -> float:
-        """Count an item in, and give what it is expected to cost (to be given back to `leave`).
+    def admit(self, size_bytes: int, deadline_ms: float | None, items: int = 1) -> float:
+        """Count `items` of `size_bytes` each in, and give what it is expected to cost (for `leave`).
 
         Raises Refused when what is ahead of it and its own time at best do not fit into the deadline. With nothing
         ahead only the best time counts: else a few slow inferences would end in nothing being tried any more.
         """
         with self._lock:
-            cost_ms, best_ms, ahead_ms = self.mean_ms(size_bytes), self.fastest_ms(size_bytes), self._ahead_ms
+            cost_ms, best_ms = items * self.mean_ms(size_bytes), items * self.fastest_ms(size_bytes)
+            ahead_ms = self._ahead_ms
             if deadline_ms is not None and ahead_ms + best_ms > deadline_ms:
                 text = f"{ahead_ms:.1f} ms of work are ahead of it and it takes {best_ms:.1f} ms at best"
                 raise Refused(f"{text}; deadline_ms is {deadline_ms:g}", retry_after_s=math.ceil(ahead_ms / 1e3) or 1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,14 +17,11 @@ from edgekit.errors import ConfigError, RuntimeUnavailable
 from edgekit.fetch import all_artifacts
 from edgekit.manifest import Model
 from edgekit.runtimes.axes import OPEN, session_axes
+from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.selection import Limits, Selection
-from edgekit.serve.cache import ResultCache
-from edgekit.serve.lane import REALTIME, TOLERANT, Lane
-from edgekit.serve.precedence import Precedence, run_lowered
-from edgekit.serve.signature import signature_of
+from edgekit.serve.lane import REALTIME, TOLERANT
 from edgekit.telemetry.messages import ModelState
-from edgekit.telemetry.reporter import Recorder
 
 if TYPE_CHECKING:
     from edgekit.bench.run import Progress
@@ -234,35 +229,6 @@ def _settings(
     """`settings` for serving: an axis with several allowed sizes stays open, so that one session takes them all."""
     several = {name: OPEN for name, sizes in model.axes.items() if len(sizes) > 1}
     axes = session_axes(model, several | dict(wanted.axes), artifact.record.axes)
+    if wanted.batch is not None and settings.runtime == "onnxruntime":  # others fix or rebuild their shapes
+        axes |= {f"{spec.name}[0]": OPEN for spec in model.inputs or read_header(artifact.path).inputs if spec.shape}
     return replace(settings, axes=axes, threads=wanted.threads or threads)
-
-
-def load_lane(
-    plan: Plan,
-    recorder: Recorder | None,
-    *,
-    precedence: Precedence | None = None,
-    cache: ResultCache | None = None,
-) -> Lane:
-    """The artifact verified, opened and warm at every configured shape. Raises what each of those raises."""
-    name = plan.model.name
-    plan.artifact.verify()
-    started = perf_counter()
-    open_ = partial(open_session, plan.artifact.path, plan.settings)
-    session = run_lowered(open_) if plan.lane == TOLERANT else open_()
-    logger.info("%s: sha256 holds; loaded in %.0f ms", name, (perf_counter() - started) * 1e3)
-    signature = signature_of(plan.model, session.inputs, session.outputs, overrides=plan.wanted.axes)
-    lane = Lane(
-        model=name,
-        name=plan.lane,
-        artifact=plan.artifact.record.name,
-        session=session,
-        signature=signature,
-        recorder=recorder,
-        precedence=precedence,
-        producer=f"{plan.artifact.record.sha256} {plan.settings}",
-        cache=cache if plan.is_cached else None,
-    )
-    lane.warm_up(lambda text: logger.info("%s: %s", name, text))
-    lane.start()
-    return lane

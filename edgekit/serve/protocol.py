@@ -87,9 +87,13 @@ def decode_request(body: Buffer, json_bytes: int | None, signature: Signature) -
         request = _decoder.decode(view[:split])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise RequestError(400, f"not an inference request: {e}") from e
-    inputs = _decode_inputs(request.inputs, view[split:], signature)
+    step = asked.step(request.parameters)
+    if step is not None and not signature.state:
+        raise RequestError(400, "parameter sequence_id: this model keeps no state from one request to the next")
+    inputs = _decode_inputs(request.inputs, view[split:], signature, in_sequence=step is not None)
     default = asked.flag(request.parameters, "binary_data_output")
-    wanted = request.outputs or [_Output(spec.name) for spec in signature.outputs]
+    kept = signature.state.values() if step is not None else ()
+    wanted = request.outputs or [_Output(spec.name) for spec in signature.outputs if spec.name not in kept]
     return InferenceRequest(
         id=request.id,
         inputs=inputs,
@@ -97,11 +101,13 @@ def decode_request(body: Buffer, json_bytes: int | None, signature: Signature) -
         deadline_ms=asked.deadline_ms(request.parameters),
         priority=asked.priority(request.parameters),
         no_cache=asked.flag(request.parameters, "no_cache"),
-        step=asked.step(request.parameters),
+        step=step,
     )
 
 
-def _decode_inputs(inputs: Sequence[_Input], binary: memoryview, signature: Signature) -> dict[str, np.ndarray]:
+def _decode_inputs(
+    inputs: Sequence[_Input], binary: memoryview, signature: Signature, *, in_sequence: bool
+) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     bound: dict[str, int] = {}
     start = 0
@@ -117,7 +123,7 @@ def _decode_inputs(inputs: Sequence[_Input], binary: memoryview, signature: Sign
             continue
         arrays[tensor.name] = _from_binary(tensor, dtype, size, binary[start:])
         start += size
-    signature.check_names(arrays)
+    signature.check_names(arrays, in_sequence=in_sequence)
     if start != len(binary):
         raise RequestError(400, f"{len(binary)} bytes of binary data follow the JSON, the inputs account for {start}")
     return arrays

@@ -17,7 +17,8 @@ from edgekit.serve import metrics
 from edgekit.serve.engine import Engine, ServedModel
 from edgekit.serve.exchange import Reply, Request, Response, error_response
 from edgekit.serve.http import HttpServer
-from edgekit.serve.lane import Answer, Job, Lane, Outcome
+from edgekit.serve.job import Answer, Job, Outcome
+from edgekit.serve.lane import Lane
 from edgekit.serve.pace import Refused
 from edgekit.serve.protocol import DATATYPES, InferenceRequest, decode_request, encode_response
 
@@ -106,7 +107,7 @@ class Routes:
         def done(outcome: Outcome) -> None:
             self._loop.call_soon_threadsafe(finish, outcome)
 
-        job = Job(inputs=query.inputs, done=done, deadline_ms=query.deadline_ms)
+        job = Job(inputs=query.inputs, done=done, deadline_ms=query.deadline_ms, step=query.step)
         model.submit(job, query.priority, no_cache=query.no_cache)
         return job.cancel
 
@@ -129,6 +130,7 @@ def _answer(model: ServedModel, query: InferenceRequest, answer: Answer) -> Resp
             "queue_ms": round(answer.queue_ms, 4),
             "infer_ms": round(answer.infer_ms, 4),
             "cached": answer.cached,
+            "batch": answer.batch,
         },
     )
     if not tensors:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from edgekit.errors import ConfigError, InputError
@@ -15,6 +16,7 @@ from edgekit.manifest import Dimension, Model, TensorSpec
 MAX_WARM_SHAPES = 64
 """Every one of them costs inferences before ready and may keep memory for good, so many are a mistake."""
 
+BATCH = "batch"
 Axes = Mapping[str, tuple[int, ...]]
 
 
@@ -25,6 +27,14 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     axes: Axes
+    batch_axis: str | None = None
+    "The first axis of every input, where the artifact leaves it open for batching."
+    batch_sizes: tuple[int, ...] = (1,)
+    "Those that are run; requests of any size up to the largest are taken."
+    state: Mapping[str, str] = field(default_factory=dict)
+    "Input -> the output that feeds it at the next step; within a sequence the daemon keeps it."
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    "Inputs that need not be sent."
 
     def input(self, name: str) -> TensorSpec:
         """Raises InputError naming the inputs that there are."""
@@ -45,15 +55,17 @@ class Signature:
             if bound.setdefault(dimension, size) != size:
                 raise InputError(spec.name, f"has {dimension} = {size} where another input has {bound[dimension]}")
 
-    def check_names(self, names: Iterable[str]) -> None:
+    def check_names(self, names: Iterable[str], *, in_sequence: bool = False) -> None:
         """Raises InputError naming the inputs that are missing."""
-        missing = {spec.name for spec in self.inputs}.difference(names)
+        missing = {spec.name for spec in self.inputs}.difference(names, self.constants)
+        if in_sequence:
+            missing -= self.state.keys()
         if missing:
             raise InputError(", ".join(sorted(missing)), "missing; the model needs every input")
 
-    def check_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def check_arrays(self, arrays: Mapping[str, np.ndarray], *, in_sequence: bool = False) -> None:
         """Raises InputError unless every input is there with its dtype and an allowed shape."""
-        self.check_names(arrays)
+        self.check_names(arrays, in_sequence=in_sequence)
         bound: dict[str, int] = {}
         for name, array in arrays.items():
             spec = self.input(name)
@@ -68,12 +80,16 @@ class Signature:
     def _size(self, dimension: Dimension) -> str:
         if isinstance(dimension, int):
             return str(dimension)
-        return f"{dimension} ({' or '.join(map(str, self.axes[dimension]))})"
+        sizes = self.axes[dimension]
+        if dimension == self.batch_axis:
+            return f"{dimension} (1 to {max(sizes)})"
+        return f"{dimension} ({' or '.join(map(str, sizes))})"
 
     def shapes(self) -> Iterator[tuple[TensorSpec, ...]]:
-        """The inputs at every combination of the allowed sizes; one when nothing is dynamic."""
-        for sizes in itertools.product(*self.axes.values()):
-            chosen = dict(zip(self.axes, sizes, strict=True))
+        """The inputs at every combination of the sizes that are run; one when nothing is dynamic."""
+        run = {name: self.batch_sizes if name == self.batch_axis else sizes for name, sizes in self.axes.items()}
+        for chosen_sizes in itertools.product(*run.values()):
+            chosen = dict(zip(run, chosen_sizes, strict=True))
             yield tuple(
                 TensorSpec(
                     name=spec.name,
@@ -85,26 +101,46 @@ class Signature:
 
 
 def signature_of(
-    model: Model, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, overrides: Mapping[str, int]
+    model: Model,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    overrides: Mapping[str, int],
+    batch_sizes: tuple[int, ...] = (1,),
 ) -> Signature:
     """The tensors as the session has them, its open axes named and bounded as the manifest declares.
 
+    With several `batch_sizes` the first axis of every input, where it is open in all of them, is the batch's.
     Raises ConfigError for an open axis without declared sizes, and for more than `MAX_WARM_SHAPES` combinations.
     """
     declared = {spec.name: spec.shape for spec in model.inputs}
     named = tuple(_with_names(spec, declared.get(spec.name, ())) for spec in inputs)
+    is_batched = len(batch_sizes) > 1 and all(spec.shape and isinstance(spec.shape[0], str) for spec in named)
+    if is_batched:
+        named = tuple(msgspec.structs.replace(spec, shape=(BATCH, *spec.shape[1:])) for spec in named)
     axes: dict[str, tuple[int, ...]] = {}
     for spec in named:
         for axis in spec.shape:
-            if isinstance(axis, str):
+            if axis == BATCH and is_batched:
+                axes[axis] = tuple(range(1, batch_sizes[-1] + 1))
+            elif isinstance(axis, str):
                 sizes = (overrides[axis],) if axis in overrides else model.axes.get(axis, ())
                 if not sizes:
                     raise ConfigError(model.name, f"axes.{axis}", "give the size of this dynamic axis")
                 axes[axis] = sizes
-    count = math.prod(len(sizes) for sizes in axes.values())
+    count = math.prod(len(batch_sizes if is_batched and name == BATCH else sizes) for name, sizes in axes.items())
     if count > MAX_WARM_SHAPES:
         raise ConfigError(model.name, "axes", f"{count} combinations of sizes, at most {MAX_WARM_SHAPES} can be warm")
-    return Signature(inputs=named, outputs=tuple(outputs), axes=axes)
+    dtypes = {spec.name: spec.dtype for spec in named}
+    return Signature(
+        inputs=named,
+        outputs=tuple(outputs),
+        axes=axes,
+        batch_axis=BATCH if is_batched else None,
+        batch_sizes=batch_sizes if is_batched else (1,),
+        state=model.state,
+        constants={name: np.array(value, dtypes[name]) for name, value in model.constants.items() if name in dtypes},
+    )
 
 
 def _with_names(spec: TensorSpec, declared: Sequence[Dimension]) -> TensorSpec:
