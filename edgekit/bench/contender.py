@@ -118,7 +118,13 @@ def begin(model: Model, run: Contender, inputs: Path, plan: Plan, *, warm_up_s: 
     except EdgekitError as e:
         raise CandidateFailed(f"no inputs for it: {e}") from e
     first = run.process.ask(say.First(inputs=str(inputs)), say.Times, timeout_s=plan.start_timeout_s)
-    run.start = Start(import_ms=opened.import_ms, load_ms=opened.load_ms, first_ms=first.times_ms[0])
+    run.start = Start(
+        import_ms=opened.import_ms,
+        load_ms=opened.load_ms,
+        first_ms=first.times_ms[0],
+        loaded_bytes=opened.loaded_bytes,
+        temporary_bytes=opened.temporary_bytes,
+    )
     limit_s = max(1.0, plan.seconds / 2) if warm_up_s is None else warm_up_s
     warm = run.process.ask(say.WarmUp(max_s=limit_s), say.Times, timeout_s=plan.hang_timeout_s + plan.seconds)
     run.warm_ms = warm.times_ms

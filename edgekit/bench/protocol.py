@@ -56,6 +56,10 @@ class Opened(_Message, frozen=True, tag="opened"):
     inputs: tuple[TensorSpec, ...]
     scales: Mapping[str, tuple[float, int]]
     "Scale and zero point of quantised inputs."
+    loaded_bytes: int | None = None
+    "What the process holds more after loading than before. None where the system does not tell."
+    temporary_bytes: int | None = None
+    "What loading took for a while beyond that."
 
 
 class Times(_Message, frozen=True, tag="times"):

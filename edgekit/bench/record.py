@@ -57,6 +57,9 @@ class Latency(_Record, frozen=True, kw_only=True):
     waited_ratio: float = 0.0
     "Share of the time of all queries that was spent in that line."
 
+    spread_ratio: float | None = None
+    "Half of what lies between the 5th and the 95th percentile of the own times, as a share of the median: ±."
+
     @property
     def typical_ms(self) -> float:
         """The median as the candidate's own doing: what a comparison looks at."""
@@ -70,6 +73,10 @@ class Start(_Record, frozen=True, kw_only=True):
     load_ms: float
     first_ms: float
     "The first inference after loading."
+    loaded_bytes: int | None = None
+    "Memory that stays after loading."
+    temporary_bytes: int | None = None
+    "Memory that loading took for a while beyond that."
 
     @property
     def total_ms(self) -> float:

@@ -15,11 +15,11 @@ from edgekit.bench.candidates import Candidate
 from edgekit.bench.conditions import conditions
 from edgekit.bench.contender import Contender, Plan, begin, finish, guarded, needs_more, row_of, take_slice
 from edgekit.bench.process import Process
-from edgekit.bench.record import Measurement
+from edgekit.bench.record import Measurement, Start
 from edgekit.bench.stats import MIN_SAMPLES, paired_ratio, percentile
 from edgekit.manifest import Model
 
-__all__ = ["Plan", "Progress", "bench", "most_at_once"]
+__all__ = ["Plan", "Progress", "bench", "cold_starts", "most_at_once"]
 
 Progress = Callable[[str, float], None]
 """Called with what is going on and the share that is done (0 to 1)."""
@@ -47,6 +47,18 @@ def bench(
         taken += _bench_group(model, group, plan, partial(_tell_part, tell, start, len(group), len(candidates)))
     tell("done", 1.0)
     return taken
+
+
+def cold_starts(model: Model, candidate: Candidate, count: int, plan: Plan | None = None) -> list[Start]:
+    """So many further cold starts, each in a new process; those that fail are left out."""
+    plan, found = plan or Plan(), []
+    with tempfile.TemporaryDirectory(prefix="edgekit-start-") as folder:
+        for i in range(count):
+            with Process(memory_limit_bytes=plan.memory_limit_bytes) as process:
+                run = Contender(candidate=candidate, process=process)
+                guarded(run, partial(begin, model, run, Path(folder) / f"{i}.npz", plan, warm_up_s=0.0))
+                found += [run.start] if run.start and run.failure is None else []
+    return found
 
 
 def most_at_once(candidates: Sequence[Candidate], plan: Plan) -> int:

@@ -100,6 +100,7 @@ def latency(
     low, high = median_interval(medians if len(medians) >= MIN_SAMPLES else samples)
     middle = percentile(samples, 0.5)
     alone = rounds_ms if own_ms is None else own_ms
+    own_samples = [sample for taken in alone for sample in taken]
     return Latency(
         sample_count=count,
         mean_ms=sum(samples) / count,
@@ -111,7 +112,8 @@ def latency(
         p99_ms=percentile(samples, 0.99) if count >= SAMPLES_FOR_P99 else None,
         max_ms=max(samples),
         round_p50_ms=tuple(percentile(taken, 0.5) for taken in alone if taken)[:in_turns],
-        own_p50_ms=percentile([sample for taken in alone for sample in taken], 0.5),
+        own_p50_ms=percentile(own_samples, 0.5),
+        spread_ratio=(percentile(own_samples, 0.95) - percentile(own_samples, 0.05)) / 2 / percentile(own_samples, 0.5),
         waited_ratio=1 - sum(map(sum, alone)) / sum(samples),
     )
 

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edgekit.cli.numbers import above_zero
+
 if TYPE_CHECKING:
     from edgekit.bench.run import Plan
     from edgekit.choose import Space
@@ -17,6 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="measuring time of each candidate (default: 5)")
     parser.add_argument("--samples", type=int, help="measure on until each has so many (662 support a p99)")
     parser.add_argument("--memory-mb", type=float, help="end a candidate that holds more (default: what is free)")
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("STANDARD", "FLASH"),
+        help="two artifacts figure by figure, each at its fastest; 'standard' and 'flash' name the best of their kind",
+    )
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
 
@@ -38,14 +46,15 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.config import home
     from edgekit.device.probe import probe
 
-    if args.seconds <= 0 or (args.samples is not None and args.samples < 1):
-        from edgekit.errors import UsageError
+    above_zero(seconds=args.seconds, samples=args.samples, memory_mb=args.memory_mb)
+    if args.compare:
+        from edgekit.cli.bench_compare import run_compare
 
-        raise UsageError("--seconds and --samples must be more than zero")
+        return run_compare(args)
     model, state, facts = load_model(args.model), home(), probe()
     found = find_candidates(model, state, facts, space_of(args))
     with share_bar() as progress:
-        rows = measure(model, found, home=state, plan=_plan(args, facts), progress=progress, fresh=True)
+        rows = measure(model, found, home=state, plan=plan_of(args, facts), progress=progress, fresh=True)
     if args.json:
         import msgspec
 
@@ -84,7 +93,8 @@ def parse_axes(pairs: Sequence[str]) -> dict[str, int]:
     return axes
 
 
-def _plan(args: argparse.Namespace, facts: Facts) -> Plan:
+def plan_of(args: argparse.Namespace, facts: Facts) -> Plan:
+    """How long to measure, from the arguments."""
     from edgekit.bench.run import Plan
     from edgekit.bench.stats import MIN_SAMPLES
 

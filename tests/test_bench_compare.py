@@ -1,0 +1,136 @@
+"""Flash against standard: every figure of the reference articles, and a penalty only where it is proven."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edgekit.bench.compare import PUBLISHED, Comparison, Figure, compare
+from edgekit.bench.record import Measurement, Settings, Start
+from edgekit.bench.run import Plan, cold_starts
+from edgekit.bench.stats import latency
+from edgekit.catalog import load_model
+from edgekit.choose import Space, find_candidates
+from edgekit.cli.main import main
+from edgekit.config import Home
+from edgekit.device.probe import probe
+
+
+def _row(artifact: str, p50: float, *, spread: float = 0.01, start: float = 100.0, failure=None, **changes):
+    rounds = [[p50 * (1 - spread), p50, p50 * (1 + spread)] * 4 for _ in range(24)]
+    values = {
+        "model": "m",
+        "artifact": artifact,
+        "artifact_sha256": "0",
+        "precision": "float32" if artifact == "standard" else "int8",
+        "size_bytes": 1000 if artifact == "standard" else 400,
+        "settings": Settings(runtime="onnxruntime", runtime_version="1", threads=1, spinning=False),
+        "latency": None if failure else latency(rounds),
+        "failure": failure,
+        "start": Start(import_ms=start, load_ms=start / 2, first_ms=1, loaded_bytes=50, temporary_bytes=20),
+        "after_idle_ms": 2 * p50,
+        "peak_memory_bytes": 1000,
+        "accuracy_ratio": 1.0,
+        "taken_at_unix_ms": 1,
+        "run_id": "one",
+    }
+    return Measurement(**(values | changes))
+
+
+def _figure(result: Comparison, name: str) -> Figure:
+    return next(figure for figure in result.figures if figure.name.strip() == name)
+
+
+def test_every_published_figure_has_a_line():
+    result = compare(_row("standard", 10), _row("flash", 8), scenarios={"short inputs": "no", "long inputs": "no"})
+    assert set(PUBLISHED) <= {figure.name for figure in result.figures}
+
+
+def test_a_slower_flash_is_a_penalty_found_with_both_figures():
+    result = compare(_row("standard", 10), _row("flash", 20))
+    figure = _figure(result, "time per task")
+    assert figure.is_penalty is True
+    assert figure.delta_ratio == pytest.approx(1.0)
+    assert "time per task: penalty found, Flash +100%; the articles have +112%" in result.findings
+
+
+def test_a_faster_flash_has_no_penalty():
+    figure = _figure(compare(_row("standard", 10), _row("flash", 5)), "time per task")
+    assert figure.is_penalty is False
+    assert figure.delta_ratio == pytest.approx(-0.5)
+
+
+def test_one_cold_start_proves_nothing_and_three_that_do_not_overlap_do():
+    standard, flash = _row("standard", 10, start=100), _row("flash", 10, start=200)
+    assert _figure(compare(standard, flash), "cold start").is_penalty is None
+    again = ([standard.start] * 2, [flash.start] * 2)
+    assert _figure(compare(standard, flash, starts=again), "cold start").is_penalty is True
+    mixed = ([standard.start] * 2, [standard.start] * 2)
+    assert _figure(compare(standard, flash, starts=mixed), "cold start").is_penalty is None
+    assert _figure(compare(flash, standard, starts=(again[1], again[0])), "cold start").is_penalty is False
+
+
+def test_a_wide_spread_is_a_penalty_of_stability():
+    result = compare(_row("standard", 10, spread=0.02), _row("flash", 10, spread=0.15))
+    figure = _figure(result, "stability")
+    assert figure.standard == pytest.approx(0.02)
+    assert figure.flash == pytest.approx(0.15)
+    assert figure.is_penalty is True
+
+
+def test_what_was_not_measured_is_none_with_a_note_and_never_a_finding():
+    result = compare(_row("standard", 10, start=1), _row("flash", 10, accuracy_ratio=None, accuracy_note="no data"))
+    quality = _figure(result, "quality")
+    assert quality.standard is None
+    assert quality.note == "no data"
+    assert not any(line.startswith("quality") for line in result.findings)
+
+
+def test_scenarios_are_compared_like_the_main_figure():
+    scenarios = {"short inputs": (_row("standard", 1), _row("flash", 2)), "long inputs": (_row("standard", 9), _row("flash", 9, failure="out of memory"))}  # fmt: skip  # noqa: E501
+    result = compare(_row("standard", 10), _row("flash", 8), scenarios=scenarios)
+    assert _figure(result, "short inputs").is_penalty is True
+    assert _figure(result, "long inputs").note == "out of memory"
+
+
+def test_a_pair_that_cannot_be_timed_is_refused():
+    with pytest.raises(ValueError, match="out of memory"):
+        compare(_row("standard", 10), _row("flash", 8, failure="out of memory"))
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("EDGEKIT_HOME", str(tmp_path))
+    return Home(tmp_path)
+
+
+def test_further_cold_starts_are_processes_of_their_own(state):
+    model = load_model("digits")
+    space = Space(artifacts=["standard"], runtimes=["onnxruntime"], threads=[1])
+    (candidate,) = find_candidates(model, state, probe(), space)
+    first, second = cold_starts(model, candidate, 2, Plan(seconds=0.05))
+    assert first.import_ms > 20
+    assert second.import_ms > 20
+    assert first.temporary_bytes is not None
+    assert first.loaded_bytes is not None
+
+
+FAST = ["--runtime", "onnxruntime", "--threads", "1", "--seconds", "0.1"]
+
+
+def test_the_command_prints_the_comparison(state, capsys):
+    assert main(["bench", "digits", "--compare", "standard", "int8", *FAST, "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["flash"].startswith("int8 ")
+    assert {"time per task", "cold start", "size"} <= {figure["name"] for figure in value["figures"]}
+    assert main(["bench", "digits", "--compare", "standard", "flash", *FAST]) == 0
+    out = capsys.readouterr().out
+    assert "+112%" in out
+    assert "short inputs –: the model has no size that varies" in out
+
+
+def test_a_name_that_is_not_there_lists_those_that_are(state, capsys):
+    assert main(["bench", "digits", "--compare", "standard", "int4", *FAST]) == 2
+    assert "no 'int4' here, only standard, int8" in capsys.readouterr().err
