@@ -1,0 +1,23 @@
+"""Numbers of the command line: what is no number, or makes no sense, is refused in one line before any work."""
+
+from __future__ import annotations
+
+from edgekit.errors import UsageError
+
+
+def above_zero(**flags: float | None) -> None:
+    """Each is None (not given) or a finite number above zero. Raises UsageError naming the flag."""
+    for name, value in flags.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"{_flag(name)} {value:g}: must be a number, and more than zero")
+
+
+def within(low: float, high: float, **flags: float | None) -> None:
+    """Each is None (not given) or from `low` to `high`. Raises UsageError naming the flag."""
+    for name, value in flags.items():
+        if value is not None and not low <= value <= high:
+            raise UsageError(f"{_flag(name)} {value:g}: must be from {low:g} to {high:g}")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
