@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from edgekit.artifact import Accuracy
+from edgekit.build import pairs
 from edgekit.build.accuracy import WORST_DB, sqnr_db, why_unfit
 from edgekit.build.inspect import Contents, check_int8, contents, findings
 from edgekit.build.store import find, forget, key_of, refusal, refuse
 from edgekit.catalog import data_folder
-from edgekit.errors import ArtifactError
+from edgekit.errors import ArtifactError, UsageError
+from edgekit.pipeline.data import Sample
 
 DIGITS = data_folder("models") / "digits"
 
@@ -86,3 +88,49 @@ def test_a_refusal_is_remembered_for_the_same_things_only(tmp_path):
     forget(tmp_path)
     assert refusal(tmp_path, key) is None
     assert find(tmp_path, key) is None
+
+
+def pair_samples(labels, tokens=3):
+    mask = np.array([[1, 1, 0]], np.int64)[:, :tokens]
+    return [Sample(inputs={"attention_mask": mask}, label=str(label)) for label in labels for _ in range(2)]
+
+
+def directions(angles):
+    return [{"y": np.array([[np.cos(a), np.sin(a)]])} for angle in angles for a in (0.0, angle)]
+
+
+def test_spearman_is_one_when_similarities_rank_as_people_do_and_minus_one_when_reversed():
+    labels = [5.0, 3.0, 1.0]
+    assert pairs.similarity(pair_samples(labels), directions([0.1, 0.5, 1.2])) == pytest.approx(1.0)
+    assert pairs.similarity(pair_samples(labels), directions([1.2, 0.5, 0.1])) == pytest.approx(-1.0)
+
+
+def test_spearman_shares_ranks_among_equal_labels():
+    found = pairs.similarity(pair_samples([1, 1, 2, 2]), directions([0.9, 0.8, 0.2, 0.1]))
+    assert found == pytest.approx(0.894427, abs=1e-5)  # scipy.stats.spearmanr of the same
+
+
+def test_token_embeddings_are_averaged_where_the_mask_is_one():
+    sample = pair_samples([1.0])[0]
+    tokens = np.array([[[1.0, 2.0], [3.0, 4.0], [99.0, 99.0]]])
+    np.testing.assert_allclose(pairs.embedding(sample, tokens), [2.0, 3.0])
+
+
+def test_embeddings_that_collapsed_or_are_nan_score_nothing():
+    labels = pair_samples([1, 2, 3])
+    assert pairs.similarity(labels, directions([0.0, 0.0, 0.0])) == 0.0
+    assert pairs.similarity(labels, directions([0.1, np.nan, 0.3])) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("samples", "outputs", "message"),
+    [
+        (pair_samples([1, 1]), directions([0.1, 0.2]), "labels that differ"),
+        (pair_samples(["a", "b"]), directions([0.1, 0.2]), "is not a score"),
+        ([Sample(inputs={}), Sample(inputs={})], directions([0.1]), "one score for each pair"),
+        (pair_samples([1]), [{"y": np.zeros((1, 2, 3, 4))}] * 2, "needs an output"),
+    ],
+)
+def test_pairs_that_cannot_be_judged_are_said(samples, outputs, message):
+    with pytest.raises(UsageError, match=message):
+        pairs.similarity(samples, outputs)

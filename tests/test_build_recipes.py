@@ -231,6 +231,56 @@ def test_data_that_does_not_fit_is_one_clear_error(own, tmp_path, samples, label
     assert "\n" not in str(caught.value)
 
 
+def embedder(path):
+    """A float embedder of 16 numbers, as a file."""
+    from onnx import TensorProto, helper
+
+    rng = np.random.default_rng(5)
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "b"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "embedder",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 32])],
+        [
+            numpy_helper.from_array(rng.normal(size=size).astype(np.float32), name)
+            for name, size in (("a", (16, 64)), ("b", (64, 32)))
+        ],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path
+
+
+def test_embeddings_are_judged_by_pairs(tmp_path):
+    rng = np.random.default_rng(6)
+    first, noise = rng.normal(size=(2, 40, 16))
+    apart = np.linspace(0.0, 3.0, 40)
+    rng.shuffle(apart)
+    samples = np.stack([first, first + apart[:, None] * noise], axis=1).reshape(80, 16)
+    np.savez(tmp_path / "pairs.npz", x=samples.astype(np.float32))
+    np.save(tmp_path / "scores.npy", -apart)
+    options = Options(calibration=tmp_path / "pairs.npz", labels=tmp_path / "scores.npy", metric="spearman")
+    made = build(load_model(str(embedder(tmp_path / "own.onnx"))), home=Home(tmp_path / "home"), options=options)
+    record = by_name(made)[STATIC].record
+    assert record.accuracy is not None
+    assert record.accuracy.metric == "spearman"
+    assert record.accuracy.sample_count == 40
+    assert record.accuracy.standard_value > 0.5
+    assert record.fit
+
+
+def test_an_odd_number_of_samples_is_no_set_of_pairs(tmp_path):
+    np.savez(tmp_path / "pairs.npz", x=np.ones((5, 16), np.float32))
+    np.save(tmp_path / "scores.npy", np.arange(2))
+    options = Options(calibration=tmp_path / "pairs.npz", labels=tmp_path / "scores.npy", metric="spearman")
+    with pytest.raises(UsageError, match="an odd number"):
+        build(load_model(str(embedder(tmp_path / "own.onnx"))), home=Home(tmp_path / "home"), options=options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

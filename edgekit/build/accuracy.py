@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from edgekit.artifact import Accuracy
+from edgekit.build import pairs
 from edgekit.errors import UsageError
 from edgekit.manifest import Model
 from edgekit.pipeline.data import Sample
@@ -98,6 +99,8 @@ def _score(
 ) -> float:
     if metric == "top1" and not model.postprocess:
         return _plain_top1(samples, outputs)
+    if metric == pairs.METRIC:
+        return pairs.similarity(samples, outputs)
     return score(msgspec.structs.replace(model, metric=metric), samples, outputs, reference=reference)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import edgekit
 from edgekit.artifact import sha256_of
+from edgekit.build import pairs
 from edgekit.build.calibrate import Sample as Feed
 from edgekit.errors import InputError, UsageError
 from edgekit.manifest import Data, Model, TensorSpec
@@ -19,7 +20,7 @@ from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import SessionSettings, check_inputs, open_session
 
-MOST_FEEDS, MOST_SAMPLES = 32, 512
+MOST_FEEDS, MOST_SAMPLES = 32, 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Options:
     calibration: Path | None = None
     "An .npz with one array per input and a leading sample axis; replaces the manifest's calibration data."
     labels: Path | None = None
-    "An .npy with one class number per sample of `calibration`."
+    "An .npy with one class number per sample of `calibration`; for spearman, one score per pair of samples."
     metric: str | None = None
     axes: Mapping[str, int] = field(default_factory=dict)
     "Axes to fix: the artifacts then take no other size."
@@ -82,7 +83,8 @@ def gather(model: Model, standard: Path, options: Options) -> Samples:
     session = open_session(standard, settings_for(model, standard, options.axes))
     try:
         if model.data.evaluation is None:
-            return _split(_checked(list(calibration(model, options.axes)), session.inputs), options.labels)
+            samples = _checked(list(calibration(model, options.axes)), session.inputs)
+            return _split(samples, options.labels, unit=2 if model.metric == pairs.METRIC else 1)
         feeds = tuple(calibration_feeds(model, session.run, options.axes))[:MOST_FEEDS]
         return Samples(feeds, tuple(evaluation(model, options.axes)))
     except InputError as e:
@@ -103,27 +105,38 @@ def _checked(samples: list[Sample], specs: Sequence[TensorSpec]) -> list[Sample]
     return samples
 
 
-def _split(samples: list[Sample], labels: Path | None) -> Samples:
-    """A user's one set: every other sample calibrates, the rest judges; all of them do both when they are few."""
+def _split(samples: list[Sample], labels: Path | None, unit: int) -> Samples:
+    """A user's one set: some samples, evenly taken, calibrate and all others judge; all do both when they are few.
+
+    `unit`: how many neighbours belong together, 2 for pairs.
+    """
+    if unit > 1 and len(samples) % unit:
+        raise UsageError(
+            f"{pairs.METRIC} compares samples 1 and 2, 3 and 4, …; there are {len(samples)}, an odd number"
+        )
     if labels is not None:
-        samples = _labelled(samples, labels)
-    few = len(samples) < 4
-    feeds = tuple(dict(sample.inputs) for sample in (samples if few else samples[::2]))
-    return Samples(feeds[:MOST_FEEDS], tuple(samples if few else samples[1::2]))
+        samples = _labelled(samples, labels, unit)
+    if len(samples) < 4 * unit:
+        return Samples(tuple(dict(sample.inputs) for sample in samples)[:MOST_FEEDS], tuple(samples))
+    every = max(2, len(samples) // unit // MOST_FEEDS)
+    calibrating = [sample for i, sample in enumerate(samples) if i // unit % every == 0]
+    judging = [sample for i, sample in enumerate(samples) if i // unit % every]
+    return Samples(tuple(dict(sample.inputs) for sample in calibrating)[:MOST_FEEDS], tuple(judging))
 
 
-def _labelled(samples: list[Sample], path: Path) -> list[Sample]:
+def _labelled(samples: list[Sample], path: Path, unit: int) -> list[Sample]:
     try:
         values = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as e:
         raise UsageError(f"{path}: not an .npy of labels: {e}") from e
-    if values.ndim != 1 or len(values) < len(samples):
-        raise UsageError(
-            f"{path}: has shape {list(values.shape)}, expected one label for each of {len(samples)} samples"
-        )
+    wanted = len(samples) // unit
+    if values.ndim != 1 or len(values) < wanted:
+        each = "sample" if unit == 1 else "pair"
+        noun = f"{wanted} {each}s" if wanted != 1 else f"the {each}"
+        raise UsageError(f"{path}: has shape {list(values.shape)}, expected one label for each of {noun}")
     return [
-        Sample(inputs=sample.inputs, label=str(label), context=sample.context)
-        for sample, label in zip(samples, values, strict=False)
+        Sample(inputs=sample.inputs, label=str(values[i // unit]), context=sample.context)
+        for i, sample in enumerate(samples)
     ]
 
 

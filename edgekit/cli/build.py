@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edgekit.config import Home
     from edgekit.manifest import Model
 
+METRICS = ("top1", "spearman", "agreement")
 METHODS = ("minmax", "percentile", "entropy")
 
 
@@ -25,10 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples to calibrate with: one array per input, with a leading sample axis",
     )
     parser.add_argument(
-        "--labels", type=Path, metavar="FILE.npy", help="one class number per sample, for --metric top1"
+        "--labels",
+        type=Path,
+        metavar="FILE.npy",
+        help="one class number per sample for --metric top1; one score per pair of samples for --metric spearman",
     )
     parser.add_argument(
-        "--metric", choices=("top1", "agreement"), help="how accuracy is judged (default: the manifest)"
+        "--metric", choices=METRICS, help="how accuracy is judged (default: the manifest); spearman: sentence pairs"
     )
     parser.add_argument(
         "--ranges", choices=METHODS, help="how calibration picks ranges (default: the first that holds)"
