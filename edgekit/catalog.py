@@ -55,7 +55,7 @@ def load_model(name_or_path: str) -> Model:
         return load_manifest(folder / name_or_path / MANIFEST_NAME)
     known = sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}"))
     near = difflib.get_close_matches(name_or_path, known, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"edgekit knows {', '.join(known) or 'none'}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"edgekit knows {', '.join(known) or 'none'}."
     raise CatalogError(name_or_path, None, f"no such model; {hint} Your own model: give its .onnx or .tflite file")
 
 

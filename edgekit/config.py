@@ -163,6 +163,17 @@ class CacheConfig(_Section, frozen=True, kw_only=True):
     ttl_s: float = 300.0
 
 
+class MemoryConfig(_Section, frozen=True, kw_only=True):
+    """`[memory]`: when the daemon gives something up."""
+
+    limit_mb: float | None = None
+    "Of the daemon's own size; None: only what the device has left counts."
+    low: tuple[float, float, float] = (0.12, 0.08, 0.04)
+    "Shares of the memory still available at which caches and tolerant lanes go, artifacts shrink, work is refused."
+    pressure_percent: float = 25.0
+    "Of the time waiting for memory, at which caches and tolerant lanes go too."
+
+
 class DaemonConfig(_Section, frozen=True, kw_only=True):
     """`edgekit.toml`."""
 
@@ -172,6 +183,7 @@ class DaemonConfig(_Section, frozen=True, kw_only=True):
     http: HttpConfig = HttpConfig()
     mqtt: MqttConfig = MqttConfig()
     cache: CacheConfig = CacheConfig()
+    memory: MemoryConfig = MemoryConfig()
     model: tuple[ModelConfig, ...] = ()
 
 
@@ -197,13 +209,33 @@ def check_daemon_config(config: DaemonConfig, path: Path | str) -> DaemonConfig:
 
 
 def _check_numbers(config: DaemonConfig, path: Path | str) -> None:
-    least: list[tuple[str, float, float]] = [("cache.mb", config.cache.mb, 0), ("cache.ttl_s", config.cache.ttl_s, 0)]
+    endless = float("inf")
+    bounds: list[tuple[str, float | None, float, float]] = [
+        ("cache.mb", config.cache.mb, 0, endless),
+        ("cache.ttl_s", config.cache.ttl_s, 0, endless),
+        ("memory.limit_mb", config.memory.limit_mb, 1, endless),
+        ("memory.pressure_percent", config.memory.pressure_percent, 0, 100),
+        *(("memory.low", share, 0, 1) for share in config.memory.low),
+        ("http.max_request_bytes", config.http.max_request_bytes, 1, endless),
+        ("http.max_connections", config.http.max_connections, 1, endless),
+    ]
     for model in config.model:
+        bounds += [
+            ("model.latency_ms", model.latency_ms, 0.001, endless),
+            ("model.memory_mb", model.memory_mb, 1, endless),
+            ("model.accuracy_floor", model.accuracy_floor, 0, 1),
+            ("model.threads", model.threads, 1, endless),
+            *((f"model.axes.{name}", size, 1, endless) for name, size in model.axes.items()),
+        ]
         if model.batch is not None:
-            least += [("model.batch.max", model.batch.max, 1), ("model.batch.window_ms", model.batch.window_ms, 0)]
-            least += [("model.batch.preferred", model.batch.preferred or 1, 1)]
+            bounds += [("model.batch.max", model.batch.max, 1, endless)]
+            bounds += [("model.batch.window_ms", model.batch.window_ms, 0, endless)]
+            bounds += [("model.batch.preferred", model.batch.preferred, 1, endless)]
         if model.tolerant is not None:
-            least += [("model.tolerant.threads", model.tolerant.threads, 1)]
-    for key, value, bound in least:
-        if not bound <= value < float("inf"):
-            raise ConfigError(path, key, f"{value:g} is too small; {bound:g} is the least")
+            bounds += [("model.tolerant.threads", model.tolerant.threads, 1, endless)]
+    if list(config.memory.low) != sorted(config.memory.low, reverse=True):
+        raise ConfigError(path, "memory.low", "each share must be at most the one before")
+    for key, value, low, high in bounds:
+        if value is not None and not (low <= value <= high and value < endless):
+            most = f"from {low:g} to {high:g}" if high < endless else f"a number of at least {low:g}"
+            raise ConfigError(path, key, f"{value:g} must be {most}")

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgekit.cli.numbers import within
+
 if TYPE_CHECKING:
     from edgekit.telemetry.access import User
     from edgekit.telemetry.broker import Broker
@@ -40,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.errors import BrokerError, UsageError
     from edgekit.telemetry.broker import INSTALL, find_mosquitto, start_broker
 
+    within(0, 65535, port=args.port)
     folder = args.dir or home().root / "broker"
     has_rules = args.kind != "amqtt" and find_mosquitto() is not None
     if args.anonymous and args.device:

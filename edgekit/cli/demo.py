@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from edgekit.cli.numbers import within
+
 if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
@@ -39,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.config import home
     from edgekit.demo.stage import stage
 
+    within(0, 86400, seconds=args.seconds)
     console = Console() if sys.stdout.isatty() else Console(width=132)
     state = home()
     facts = _show_machine(console)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgekit.cli.mqtt_options import add_mqtt_arguments, mqtt_config
-from edgekit.errors import BrokerError, UsageError
+from edgekit.cli.numbers import above_zero
+from edgekit.errors import BrokerError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.listen_s <= 0 or (args.watch is not None and args.watch <= 0):
-        raise UsageError("--for and --watch take more than 0 seconds")
+    above_zero(**{"for": args.listen_s, "watch": args.watch})
     from edgekit.fleet import Fleet
     from edgekit.telemetry.watch import Watcher
 

@@ -119,15 +119,19 @@ def prepare(pipeline: Pipeline, path: Path, axes: Mapping[str, int]) -> Prepared
 def _infer(
     args: argparse.Namespace, model: Model, prepared: Prepared, axes: Mapping[str, int]
 ) -> tuple[dict[str, np.ndarray[Any, Any]], Facts]:
+    from edgekit.errors import InputError, UsageError
     from edgekit.pipeline.stateful import run_prepared
 
     raw = prepared.inputs if args.input.suffix == ".npz" else None
     with _open(args, model, raw, prepared.axes or axes, args.artifact) as (infer, facts):
         started = time.perf_counter()
-        if raw is not None and not raw.keys().isdisjoint(model.state):
-            outputs, facts["inferences"] = infer(raw), 1  # one frame with its state, given whole
-        else:
-            outputs, facts["inferences"] = run_prepared(model, infer, prepared.inputs)
+        try:
+            if raw is not None and not raw.keys().isdisjoint(model.state):
+                outputs, facts["inferences"] = infer(raw), 1  # one frame with its state, given whole
+            else:
+                outputs, facts["inferences"] = run_prepared(model, infer, prepared.inputs)
+        except InputError as e:
+            raise UsageError(f"--input {args.input}: {e.name}: {e.problem}") from e
         facts["round_trip_ms" if args.url else "infer_ms"] = _since_ms(started)
     return outputs, facts
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from edgekit.cli.numbers import within
+
 if TYPE_CHECKING:
     from edgekit.config import MqttConfig
 
@@ -28,6 +30,7 @@ def mqtt_config(args: argparse.Namespace) -> MqttConfig:
     """The settings that the options make."""
     from edgekit.config import MqttConfig
 
+    within(1, 65535, port=args.port)
     tls = bool(args.tls or args.ca_file or args.certificate_file)
     return MqttConfig(
         host=args.host,

@@ -9,7 +9,7 @@ def above_zero(**flags: float | None) -> None:
     """Each is None (not given) or a finite number above zero. Raises UsageError naming the flag."""
     for name, value in flags.items():
         if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"{_flag(name)} {value:g}: must be a number, and more than zero")
+            raise UsageError(f"{_flag(name)} {value:g}: must be a finite number, and more than zero")
 
 
 def within(low: float, high: float, **flags: float | None) -> None:

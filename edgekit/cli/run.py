@@ -77,11 +77,15 @@ def configured(base: DaemonConfig | None, args: argparse.Namespace) -> DaemonCon
     from edgekit.config import DaemonConfig, ModelConfig
     from edgekit.errors import UsageError
 
+    if args.unix_socket is not None and not (args.host is None and args.port is None):
+        raise UsageError("--unix-socket listens instead of --host and --port; leave them out")
     config = base or DaemonConfig(model=tuple(ModelConfig(name=name) for name in args.model))
     if (args.artifact or args.axis) and len(config.model) != 1:
         raise UsageError("--artifact and --axis speak of one model; with several, use --config")
     http = _given(host=args.host, port=args.port, unix_socket=args.unix_socket, token_file=args.token_file)
     mqtt = _given(host=args.mqtt_host, port=args.mqtt_port, window_s=args.window)
+    if mqtt and args.mqtt_host is None and config.mqtt.host is None:
+        raise UsageError("--mqtt-port and --window speak of a broker; name it with --mqtt-host")
     return replace(
         config,
         **_given(site=args.site, device=args.device),

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from edgekit.cli.bench import add_space_arguments, space_of
+from edgekit.cli.numbers import above_zero, within
 
 if TYPE_CHECKING:
     from edgekit.errors import NoUsableArtifact
@@ -39,6 +40,9 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.config import home
     from edgekit.errors import NoUsableArtifact
 
+    above_zero(latency_ms=args.latency_ms, qps=args.qps, memory_mb=args.memory_mb)
+    above_zero(seconds=args.seconds, budget=args.budget)
+    within(0, 1, accuracy_floor=args.accuracy_floor)
     model = load_model(args.model)
     limits, space, state = _limits(args, model.accuracy_floor), space_of(args), home()
     try:

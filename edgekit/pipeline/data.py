@@ -131,7 +131,9 @@ def read_npz(path: Path) -> dict[str, Array]:
     except FileNotFoundError as e:
         raise CatalogError(path, None, "no such file") from e
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as e:
-        raise CatalogError(path, None, f"not an .npz of plain arrays: {e}") from e
+        # Of what is no array at all numpy only says that a pickle could be loaded: no advice for us to pass on.
+        why = "" if "pickle.load" in str(e) else f": {e}"
+        raise CatalogError(path, None, f"not an .npz of plain arrays{why}") from e
 
 
 def _from_npz(model: Model, path: Path, count: int) -> Iterator[Sample]:
