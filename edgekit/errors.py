@@ -107,6 +107,10 @@ class ReleaseError(EdgekitError):
         super().__init__(f"release {release}: {problem}")
 
 
+class Cancelled(EdgekitError):
+    """The operator or the application wants it no longer; what was done so far stays and is taken up again later."""
+
+
 class SlotError(EdgekitError):
     """A slot that cannot be written, switched or trusted."""
 

@@ -22,6 +22,9 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("infer", "one answer for an image, a sound, a text or an .npz"),
     ("release", "make, list, show and compare releases of a daemon's configuration"),
     ("slots", "a device's two slots: what each holds, which one runs, what was refused"),
+    ("keys", "the keys that sign a repository of releases"),
+    ("repo", "publish releases as static files that devices trust by signature"),
+    ("update", "on the device: take what the repository offers, if it may be taken, and wait for the verdict"),
     ("rollback", "go back to the release before"),
     ("fleet", "the fleet as a table or JSON"),
     ("broker", "an MQTT broker for trying out, or mosquitto with generated settings"),
@@ -31,7 +34,7 @@ VERBS: tuple[tuple[str, str], ...] = (
 
 EXTRAS = {
     "onnx": "build", "httptools": "serve", "PIL": "image", "amqtt": "broker", "tuf": "update",
-    "cryptography": "update", "onnxruntime": "onnx", "ai_edge_litert": "litert",
+    "cryptography": "sign", "onnxruntime": "onnx", "ai_edge_litert": "litert",
 }  # fmt: skip
 """Packages a verb may need -> the extra that brings them."""
 

@@ -75,7 +75,7 @@ def describe(now: Status) -> list[str]:
         marks = [word for word, held in (("active", now.active), ("running", now.running)) if held == slot.slot]
         release = slot.release or "-"
         lines.append(f"slot {slot.slot}  {slot.state.value:8} {release:16} {' '.join(marks)}".rstrip())
-        lines += [f"        {text}" for text in _details(slot)]
+        lines += [f"        {text}" for text in details(slot)]
     for digest, denied in now.denied.items():
         lines.append(f"refused {digest[:12]}  {denied['failures']}x: {denied['reason']}")
     if now.journal is not None:
@@ -83,7 +83,8 @@ def describe(now: Status) -> list[str]:
     return lines
 
 
-def _details(slot: Slot) -> list[str]:
+def details(slot: Slot) -> list[str]:
+    """When it came how far, what was measured, and what was wrong: lines for people."""
     times = [(name, getattr(slot, f"{name}_unix_s")) for name in _TIMES]
     told = [f"{name} {datetime.fromtimestamp(t, timezone.utc):%Y-%m-%d %H:%M:%S}" for name, t in times if t is not None]
     lines = ["  ".join(told)] if told else []

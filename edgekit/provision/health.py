@@ -16,15 +16,17 @@ from edgekit.provision.release import Objective
 Infer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 """(model, inputs by name) -> outputs by name, from the daemon that is judged."""
 WARM_COUNT = 10
+ROUNDS = 3
+"""A bound that is missed is measured again: something else on the device may have been busy. One round must meet it."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of one model. A percentile is None without enough samples for it, or when not asked."""
 
     model: str
-    sample_count: int
-    p50_ms: float | None
-    p99_ms: float | None
+    sample_count: int = 0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
     agreement: float
     "Share of the shipped samples, or likeness over them, on which the answers agree with the shipped ones."
     agreement_count: int
@@ -100,8 +102,36 @@ def _measure(
         likeness = agreement(expected, answers)
     except ValueError as e:
         raise ReleaseError(objective.model, str(e)) from e
+    memory = peak_memory_bytes(daemon)
+    figures = Figures(model=objective.model, agreement=likeness, agreement_count=len(feeds), memory_bytes=memory)
+    if likeness < objective.accuracy:
+        return figures  # how fast the wrong answers come is of no interest
     for i in range(WARM_COUNT):
         infer(objective.model, feeds[i % len(feeds)])
+    for _ in range(ROUNDS):
+        times_ms = _time(objective, feeds, infer, end_s, clock)
+        if len(times_ms) >= figures.sample_count:  # a last round that was cut short says less than the one before
+            figures = _with_times(figures, times_ms, peak_memory_bytes(daemon))
+        if why_not(objective, figures) is None or clock() >= end_s:
+            break
+    return figures
+
+
+def _with_times(figures: Figures, times_ms: Sequence[float], memory_bytes: int | None) -> Figures:
+    count = len(times_ms)
+    return msgspec.structs.replace(
+        figures,
+        sample_count=count,
+        p50_ms=percentile(times_ms, 0.5) if count >= SAMPLES_FOR_P90 else None,
+        p99_ms=percentile(times_ms, 0.99) if count >= SAMPLES_FOR_P99 else None,
+        memory_bytes=memory_bytes,
+    )
+
+
+def _time(
+    objective: Objective, feeds: Sequence[Mapping[str, Any]], infer: Infer, end_s: float, clock: Callable[[], float]
+) -> list[float]:
+    """As many latencies as the bounded percentiles need, or as there is time for."""
     needed = SAMPLES_FOR_P99 if objective.p99_ms is not None else SAMPLES_FOR_P90 if objective.p50_ms is not None else 0
     times_ms: list[float] = []
     while len(times_ms) < needed and clock() < end_s:
@@ -109,16 +139,7 @@ def _measure(
         started = clock()
         infer(objective.model, feed)
         times_ms.append((clock() - started) * 1e3)
-    count = len(times_ms)
-    return Figures(
-        model=objective.model,
-        sample_count=count,
-        p50_ms=percentile(times_ms, 0.5) if count >= SAMPLES_FOR_P90 else None,
-        p99_ms=percentile(times_ms, 0.99) if count >= SAMPLES_FOR_P99 else None,
-        agreement=likeness,
-        agreement_count=len(feeds),
-        memory_bytes=peak_memory_bytes(daemon),
-    )
+    return times_ms
 
 
 def peak_memory_bytes(process: int | None) -> int | None:

@@ -1,0 +1,75 @@
+"""`edgekit update`, on the device: look what is offered, take it when it may be taken, wait for the verdict."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgekit.cli.slots import DEFAULT_ROOT
+
+if TYPE_CHECKING:
+    from edgekit.provision.update import Finding, Outcome, Settings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--root", type=Path, default=DEFAULT_ROOT, help=f"the device's folder; else {DEFAULT_ROOT}")
+    parser.add_argument("--check", action="store_true", help="only look: 0 when there is something to install, else 1")
+    parser.add_argument("--repository", metavar="URL", help="http(s):// or file://; else as provisioned")
+    parser.add_argument("--group", help="whose release to take; else as provisioned")
+    parser.add_argument("--rate-kb-s", type=float, help="kilobytes a second at most; else as provisioned")
+    parser.add_argument("--retry-denied", action="store_true", help="try a release again that failed here")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for the verdict")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from edgekit.cli.progress import share_bar
+    from edgekit.provision import update
+
+    settings = _settings(args)
+    finding, stored = update.look(args.root, settings, retry_denied=args.retry_denied)
+    if args.check or stored is None:
+        _print(finding) if args.json else print(describe(finding))
+        up_to_date = stored is None and finding.offered is not None and finding.offered == finding.active
+        return 0 if stored is not None or (up_to_date and not args.check) else 1
+    with share_bar() as progress:
+        slot, received = update.bring(args.root, stored, settings, progress=progress, retry_denied=args.retry_denied)
+    if slot is None or args.no_wait:
+        print(f"{stored.release.name} is pending in slot {slot}: the guard tries it")
+        return 0
+    outcome = update.await_verdict(args.root, slot, received_bytes=received)
+    _print(outcome) if args.json else print("\n".join(describe_outcome(outcome)))
+    return 0 if outcome.is_committed else 1
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    from msgspec.structs import replace
+
+    from edgekit.provision import update
+
+    rate = None if args.rate_kb_s is None else args.rate_kb_s * 1000
+    given = {"repository": args.repository, "group": args.group, "bytes_per_s": rate}
+    return replace(update.read_settings(args.root), **{key: value for key, value in given.items() if value is not None})
+
+
+def describe(finding: Finding) -> str:
+    """One line for people."""
+    offered = f"{finding.offered}: {finding.reason}" if finding.offered else finding.reason
+    return f"{finding.repository} offers {offered}" if finding.offered else offered
+
+
+def describe_outcome(outcome: Outcome) -> list[str]:
+    """What became of the release, its four states apart."""
+    from edgekit.cli.slots import details
+
+    word = "committed" if outcome.is_committed else "rolled back"
+    received = f"{outcome.received_bytes / 1024:.0f} KiB received"
+    lines = [f"{outcome.release}: {word}, {received}; {outcome.running_release or 'nothing'} runs"]
+    return lines + [f"  {text}" for text in details(outcome.slot)]
+
+
+def _print(value: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
