@@ -93,6 +93,8 @@ def choose(
         _keep(model, home, [row])
         return row
 
+    if not any(row.rough for row in rows.values()):
+        judged.check_all(list(rows.values()))
     selection = judged.select(rows.values(), finish)
     if is_stored:
         save_selection(home, selection)

@@ -28,23 +28,23 @@ class Judged:
         self._candidates: Mapping[str, Candidate] = {candidate.name: candidate for candidate in candidates}
         self._checked: dict[str, Mapping[str, object]] = {}
 
-    def standings(self, rows: Sequence[Measurement]) -> list[Standing]:
-        """As `selection.standings`, whose leader has been checked."""
+    def standings(self, rows: Sequence[Measurement], final: bool) -> list[Standing]:
+        """As `selection.standings`; when it is final, the leader has been checked."""
         while True:
             found = standings(self._seen(rows), self._limits)
-            if not found or found[0].candidate in self._checked:
+            if not found or not final or found[0].candidate in self._checked:
                 return found
             self._check(rows, found[0].candidate)
 
-    def select(self, rows: Iterable[Measurement], finish: Finish) -> Selection:
-        """As `selection.select`; what was measured to the end is checked, and what is chosen was measured to the end.
+    def check_all(self, rows: Sequence[Measurement]) -> None:
+        """Check every one that was measured."""
+        for row in rows:
+            if row.failure is None and row.candidate not in self._checked:
+                self._check(rows, row.candidate)
 
-        Raises NoUsableArtifact.
-        """
+    def select(self, rows: Iterable[Measurement], finish: Finish) -> Selection:
+        """As `selection.select`; what is chosen is checked and was measured to the end. Raises NoUsableArtifact."""
         known = {row.candidate: row for row in rows}
-        for row in known.values():
-            if row.failure is None and not row.rough and row.candidate not in self._checked:
-                self._check(known.values(), row.candidate)
         while True:
             try:
                 selection = select(self._seen(known.values()), self._limits)

@@ -64,7 +64,8 @@ def select(measurements: Sequence[Measurement], limits: Limits) -> Selection:
         raise NoUsableArtifact(measurements[0].model if measurements else "", refused)
     benefits = {m.candidate: benefit(m, usable, limits) for m in usable}
     best = max(usable, key=lambda m: benefits[m.candidate].middle)
-    tied = [m for m in usable if m is best or not _leads(best, m, benefits, limits)]
+    # what a search stopped early was behind in its rounds: only the best of all may be one of these
+    tied = [m for m in usable if m is best or not (m.rough or _leads(best, m, benefits, limits))]
     chosen = min(_not_surely_slower(tied, limits), key=lambda m: _preference(m, benefits))
     losers = [(m.candidate, _why_lost(m, chosen, benefits, limits)) for m in usable if m is not chosen]
     return Selection(

@@ -47,7 +47,7 @@ def _field(tmp_path: Path, *steps: int):
     return model, found
 
 
-def _by_latency(rows):
+def _by_latency(rows, final=True):
     return standings(rows, Limits(accuracy_floor=0))
 
 
@@ -77,7 +77,7 @@ def test_everybody_has_a_row_with_the_samples_that_a_median_needs(tmp_path):
 def test_who_cannot_win_puts_nobody_out(tmp_path):
     """The fastest is too inaccurate: the second is found as if it were not there."""
     model, found = _field(tmp_path, 20, 100, 300)
-    allowed = lambda rows: _by_latency([row for row in rows if row.artifact != "m20"])  # noqa: E731
+    allowed = lambda rows, final: _by_latency([row for row in rows if row.artifact != "m20"])  # noqa: E731
     rows = {row.artifact: row for row in search(model, found, PLAN, budget_s=1.0, judge=allowed)}
     assert rows["m20"].rough
     assert not rows["m100"].rough
@@ -103,7 +103,7 @@ def test_a_candidate_that_fails_is_a_row_and_the_search_goes_on(tmp_path):
 
 def test_when_nobody_may_win_each_is_still_measured(tmp_path):
     model, found = _field(tmp_path, 20, 40)
-    rows = search(model, found, PLAN, budget_s=0.3, judge=lambda rows: [])
+    rows = search(model, found, PLAN, budget_s=0.3, judge=lambda rows, final: [])
     assert all(row.latency is not None for row in rows)
 
 

@@ -56,7 +56,8 @@ class Contender:
     """A candidate with its worker, and what was measured of it so far."""
 
     candidate: Candidate
-    process: Process
+    process: Process | None = None
+    "None: it was never started."
     start: Start | None = None
     runtime_version: str | None = None
     rounds_ms: list[tuple[float, ...]] = field(default_factory=list)
@@ -65,6 +66,8 @@ class Contender:
     after_idle_ms: list[float] = field(default_factory=list)
     turns: int = 0
     "How many of the rounds were taken in turns with others."
+    race: int = 0
+    "Which race of a search it took part in."
     last_s: float = 0.0
     failure: str | None = None
     placed: say.Placed | None = None
@@ -72,6 +75,11 @@ class Contender:
     "The runs of the warm-up: a first impression."
     peak_bytes: int | None = None
     "Of the worker before it is ended; None while it lives, or where the system does not tell."
+
+    @property
+    def worker(self) -> Process:
+        assert self.process is not None, "only what was started is asked"
+        return self.process
 
     def add_round(self, times_ms: tuple[float, ...], waits_ms: tuple[float, ...] = ()) -> None:
         """Samples that were taken together, with what each of them waited for a CPU."""
@@ -96,7 +104,7 @@ def guarded(run: Contender, step: Callable[[], object]) -> None:
         step()
     except CandidateFailed as e:
         run.failure = str(e)
-        run.process.close()  # frees its memory for the others
+        run.worker.close()  # frees its memory for the others
 
 
 def begin(model: Model, run: Contender, inputs: Path, plan: Plan, *, warm_up_s: float | None = None) -> None:
@@ -107,7 +115,7 @@ def begin(model: Model, run: Contender, inputs: Path, plan: Plan, *, warm_up_s: 
         warm_up_s: the most that warming up may take; None is half of the plan's time, a second at least.
     """
     candidate = run.candidate
-    opened = run.process.ask(
+    opened = run.worker.ask(
         say.Open(path=str(candidate.artifact.path), settings=candidate.settings),
         say.Opened,
         timeout_s=plan.start_timeout_s,
@@ -117,7 +125,7 @@ def begin(model: Model, run: Contender, inputs: Path, plan: Plan, *, warm_up_s: 
         write_inputs(inputs, model, opened, candidate.artifact.record.axes)
     except EdgekitError as e:
         raise CandidateFailed(f"no inputs for it: {e}") from e
-    first = run.process.ask(say.First(inputs=str(inputs)), say.Times, timeout_s=plan.start_timeout_s)
+    first = run.worker.ask(say.First(inputs=str(inputs)), say.Times, timeout_s=plan.start_timeout_s)
     run.start = Start(
         import_ms=opened.import_ms,
         load_ms=opened.load_ms,
@@ -126,7 +134,7 @@ def begin(model: Model, run: Contender, inputs: Path, plan: Plan, *, warm_up_s: 
         temporary_bytes=opened.temporary_bytes,
     )
     limit_s = max(1.0, plan.seconds / 2) if warm_up_s is None else warm_up_s
-    warm = run.process.ask(say.WarmUp(max_s=limit_s), say.Times, timeout_s=plan.hang_timeout_s + plan.seconds)
+    warm = run.worker.ask(say.WarmUp(max_s=limit_s), say.Times, timeout_s=plan.hang_timeout_s + plan.seconds)
     run.warm_ms = warm.times_ms
     run.last_s = time.monotonic()
 
@@ -143,7 +151,7 @@ def needs_more(run: Contender, plan: Plan) -> bool:
 def take_slice(run: Contender, seconds: float, most: int, plan: Plan) -> None:
     """One round: a pause, a first query, then up to `most` samples. Raises CandidateFailed."""
     time.sleep(max(0.0, min(plan.idle_s, seconds) - (time.monotonic() - run.last_s)))
-    reply = run.process.ask(
+    reply = run.worker.ask(
         say.Measure(seconds=seconds, max_samples=most + 1),
         say.Times,
         timeout_s=seconds + plan.hang_timeout_s,
@@ -156,7 +164,7 @@ def take_slice(run: Contender, seconds: float, most: int, plan: Plan) -> None:
 
 def finish(run: Contender, plan: Plan) -> None:
     """Prove where it ran. Raises CandidateFailed when an accelerator that was asked for ran nothing."""
-    run.placed = run.process.ask(say.Place(), say.Placed, timeout_s=plan.start_timeout_s)
+    run.placed = run.worker.ask(say.Place(), say.Placed, timeout_s=plan.start_timeout_s)
     settings = run.candidate.settings
     hook = settings.delegate or next((name for name, _ in settings.providers), None)
     if hook in run.placed.unused and not settings.allow_fallback:

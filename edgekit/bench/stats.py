@@ -130,8 +130,16 @@ def speed_up(standard: Measurement, other: Measurement) -> tuple[float, float, f
     pairs = list(zip(its.round_p50_ms, mine.round_p50_ms, strict=False))
     if standard.run_id and standard.run_id == other.run_id and len(pairs) >= MIN_SAMPLES:
         return paired_ratio([theirs / ours for theirs, ours in pairs])
-    times = its.p50_ms / mine.p50_ms
-    return times, its.p50_low_ms / mine.p50_high_ms, its.p50_high_ms / mine.p50_low_ms
+    (low, high), (its_low, its_high) = _own_interval(mine), _own_interval(its)
+    return its.typical_ms / mine.typical_ms, its_low / high, its_high / low
+
+
+def _own_interval(figures: Latency) -> tuple[float, float]:
+    """Of the median without waiting, by the rounds; where there are too few, as wide as that of the median itself."""
+    if len(figures.round_p50_ms) < MIN_SAMPLES:
+        share = figures.typical_ms / figures.p50_ms
+        return figures.p50_low_ms * share, figures.p50_high_ms * share
+    return median_interval(figures.round_p50_ms)
 
 
 def ms(value: float) -> str:
