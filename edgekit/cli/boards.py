@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         listed = [{"id": fit.id, "why": fit.why} for fit in fits]
         print(json.dumps({"boards": msgspec.to_builtins(boards), "fits": listed}, indent=2))
     else:
-        print(_table(boards, fits, shutil.get_terminal_size().columns))
+        # A file or pipe has no width: nothing is cut there, whatever COLUMNS says.
+        print(table(boards, fits, shutil.get_terminal_size().columns if sys.stdout.isatty() else 132))
     return 0
 
 
@@ -70,23 +71,33 @@ def _named(name: str, boards: Sequence[Board]) -> Board:
     return found
 
 
-def _table(boards: Sequence[Board], fits: Sequence[Fit], width: int) -> str:
+def table(boards: Sequence[Board], fits: Sequence[Fit], width: int) -> str:
+    """A line a board, at most `width` columns: where it is narrow the accelerators go first, then ends of names."""
     best = fits[0].id if fits else None
-    columns = [("", "board", "name", "support", "accelerators")]
+    rows = [("", "board", "support", "name", "accelerators")]
     for board in boards:
         kinds = ", ".join(entry.kind for entry in board.accelerator if not entry.optional)
         mark = "▶" if board.id == best else ""
-        columns.append((mark, board.id, board.name, board.support, kinds or "–"))
-    widths = [max(len(row[at]) for row in columns) for at in range(5)]
-    lines = ["  ".join(cell.ljust(widths[at]) for at, cell in enumerate(row)).rstrip() for row in columns]
+        rows.append((mark, board.id, board.support, board.name, kinds or "–"))
+    widths = [max(len(row[at]) for row in rows) for at in range(5)]
+    if sum(widths) + 2 * 4 > width:
+        rows = [row[:4] for row in rows]
+        widths[3] = max(4, width - sum(widths[:3]) - 2 * 3)
+    lines = ["  ".join(_cut(cell, widths[at]) for at, cell in enumerate(row)).rstrip() for row in rows]
     lines.insert(1, "─" * min(width, max(map(len, lines))))
     lines.append("")
     if not fits:
-        lines.append("No profile fits this machine: `edgekit probe` still says what it is.")
-    else:
-        lines += textwrap.wrap(f"This machine is {best}: {fits[0].why}.", width)
-        lines += [f"  {fit.id} fits as well, less closely: {fit.why}" for fit in fits[1:4]]
+        lines += textwrap.wrap("No profile fits this machine: `edgekit probe` still says what it is.", width)
+        return "\n".join(lines)
+    lines += textwrap.wrap(f"This machine is {best}: {fits[0].why}.", width)
+    for fit in fits[1:4]:
+        said = f"{fit.id} fits as well, less closely: {fit.why}"
+        lines += textwrap.wrap(said, width, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
+
+
+def _cut(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
 
 
 def _show(board: Board, *, as_json: bool) -> int:
