@@ -87,7 +87,7 @@ def parse_axes(pairs: Sequence[str]) -> dict[str, int]:
     axes = {}
     for pair in pairs:
         name, _, size = pair.rpartition("=")
-        if not name or not size.isdigit() or int(size) < 1:
+        if not name or not size.isdecimal() or int(size) < 1:
             raise UsageError(f"--axis {pair}: expected NAME=SIZE with a size of 1 or more, such as side=640")
         axes[name] = int(size)
     return axes

@@ -74,7 +74,7 @@ def _named(name: str, boards: Sequence[Board]) -> Board:
 def table(boards: Sequence[Board], fits: Sequence[Fit], width: int) -> str:
     """A line a board, at most `width` columns: where it is narrow the accelerators go first, then ends of names."""
     best = fits[0].id if fits else None
-    rows = [("", "board", "support", "name", "accelerators")]
+    rows: list[tuple[str, ...]] = [("", "board", "support", "name", "accelerators")]
     for board in boards:
         kinds = ", ".join(entry.kind for entry in board.accelerator if not entry.optional)
         mark = "▶" if board.id == best else ""

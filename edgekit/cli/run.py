@@ -108,7 +108,7 @@ def _axes(words: list[str]) -> dict[str, int]:
     axes = {}
     for word in words:
         name, _, size = word.rpartition("=")
-        if not name or not size.isdigit() or int(size) < 1:
+        if not name or not size.isdecimal() or int(size) < 1:
             raise UsageError(f"--axis {word}: expected NAME=SIZE, such as --axis height=320")
         axes[name] = int(size)
     return axes
