@@ -16,6 +16,7 @@ from edgekit.build.edit import Graph
 from edgekit.build.grids import Types
 from edgekit.build.placement import place
 from edgekit.build.qdq import Writer, tensors_to_observe
+from edgekit.build.tables import quantize_tables
 from edgekit.device.cpu import Cpu
 from edgekit.errors import ArtifactError
 from edgekit.runtimes.onnx import FAILURES
@@ -73,6 +74,7 @@ class StaticInt8:
         found = self._calibration.ranges(method, progress)
         copy = onnx.ModelProto.FromString(self._model.SerializeToString())
         Writer(Graph(copy), self.plan, found, self._types).write()
+        quantize_tables(copy)
         return copy
 
 
@@ -91,7 +93,7 @@ def matmul_share(model: onnx.ModelProto) -> float:
 
 
 def dynamic_int8(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
-    """INT8 weights in matrix products, activations quantised at run time. Needs no calibration data."""
+    """INT8 weights in matrix products and embedding tables, activations at run time. Needs no calibration."""
     from onnxruntime.quantization import QuantType, quantize_dynamic  # deferred: 0.3 s
 
     with tempfile.TemporaryDirectory(prefix="edgekit-build-") as folder:
@@ -112,4 +114,6 @@ def dynamic_int8(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
             raise ArtifactError(model.graph.name or "model", f"dynamic INT8 fails on it: {text}") from e
         finally:
             logging.root.disabled = disabled
-        return onnx.load(str(result))
+        made = onnx.load(str(result))
+    quantize_tables(made)
+    return made

@@ -18,6 +18,7 @@ from edgekit.build.affine import (
     read_affine,
 )
 from edgekit.build.edit import Graph, attribute
+from edgekit.build.gelu import restore_gelu
 
 _SIXTH = float(np.float32(1 / 6))
 
@@ -27,6 +28,7 @@ def rewrite(model: onnx.ModelProto) -> dict[str, int]:
     graph = Graph(model)
     swishes, sigmoids = restore_hard_swish(graph)
     done = {"hard-swish": swishes, "hard-sigmoid": sigmoids, "gate": factor_residual_gates(graph)}
+    done["gelu"] = restore_gelu(graph)
     for name, step in (
         ("scale or shift into convolution", fold_into_producer),
         ("scale or shift into next convolution", fold_into_consumers),

@@ -35,7 +35,7 @@ Progress = Callable[[str, float], None]
 MIB = 1024 * 1024
 NOT_SLOWER = 1.02
 """The noise of a short race."""
-RULES = "3"
+RULES = "5"
 """Raised when a recipe makes something else from the same things, so that what was built before is built again."""
 
 
