@@ -46,7 +46,7 @@ def _table(model: Model, rows: Sequence[Measurement], base: Measurement | None, 
     title = f"{model.name} on {device.get('cpu', 'this machine')}, {device.get('cores', '?')} cores"
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
     for heading in ("artifact", "runs in"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, overflow="fold")  # where it is narrow names go on below, figures stay whole
     for heading in _WIDE if wide else _NARROW:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in sorted(rows, key=_order):
@@ -93,9 +93,14 @@ def _against(row: Measurement, base: Measurement | None) -> Text:
     if row is base:
         return Text("baseline", style="dim")
     times, least, most = speed_up(base, row)
-    if least <= 1 <= most:
+    if _is_same(times, least, most):
         return Text("the same", style="dim")
     return Text(f"{times:.2f}x faster", style="green") if times > 1 else Text(f"{1 / times:.2f}x slower", style="red")
+
+
+def _is_same(times: float, least: float, most: float) -> bool:
+    """Nothing is proven, or what is proven is less than can be shown."""
+    return least <= 1 <= most or abs(times - 1) < 0.005
 
 
 def findings(rows: Sequence[Measurement], base: Measurement | None) -> list[str]:
@@ -125,14 +130,14 @@ def _verdicts(timed: Sequence[Measurement], base: Measurement) -> list[str]:
         size = (
             f", {1 - row.size_bytes / base.size_bytes:.0%} smaller" if row.size_bytes < 0.99 * base.size_bytes else ""
         )
-        if least > 1:
+        if _is_same(times, least, most):
+            lines.append(f"{name} and the standard are equally fast as far as the samples tell{size}")
+        elif least > 1:
             lines.append(f"{name} is {times:.2f}x as fast as the standard ({least:.2f}x to {most:.2f}x){size}")
-        elif most < 1:
+        else:
             lines.append(
                 f"{name} is {1 / times:.2f}x slower than the standard: slower Flash is a finding, not a detail{size}"
             )
-        else:
-            lines.append(f"{name} and the standard are equally fast as far as the samples tell{size}")
     return lines
 
 
