@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.cli.mqtt_options import add_mqtt_arguments, mqtt_config
 from edgekit.cli.numbers import above_zero
-from edgekit.errors import BrokerError
+from edgekit.config import NAME_PATTERN
+from edgekit.errors import BrokerError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from edgekit.fleet import Device, Fleet
     from edgekit.telemetry.messages import Histogram
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 CONNECT_S = 6.0
 LISTEN_S = 3.0
 """A device answers a reader's first question within two seconds."""
+WIDE = 100
+_WORDS = ("DEVICE", "STATE", "MODEL", "ARTIFACT")
+_FIGURES = ("P50 ms", "P99 ms", "SAMPLES", "REQ/S", "FREE MiB", "°C", "SEEN", "GAPS")
+_LEFT_OUT = ("SAMPLES", "REQ/S", "FREE MiB", "°C", "GAPS")
 _BOOKKEEPING = ("said", "waiting_since_s", "steady", "track", "older", "newer", "newer_windows")
 
 
@@ -38,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     above_zero(**{"for": args.listen_s, "watch": args.watch})
+    for site in args.site or ():
+        if not re.match(NAME_PATTERN, site):
+            raise UsageError(f"--site {site}: a site is 1 to 63 of a-z, 0-9, '_' and '-'")
     from edgekit.fleet import Fleet
     from edgekit.telemetry.watch import Watcher
 
@@ -74,19 +84,24 @@ def fleet_json(fleet: Fleet, now_s: float) -> dict[str, Any]:
     return {"at_s": now_s, "devices": devices, "events": events, "malformed": fleet.malformed}
 
 
-def fleet_table(fleet: Fleet, now_s: float) -> Table:
-    """The fleet as a table for people; the last line is the fleet's own percentile, from merged histograms."""
+def fleet_table(fleet: Fleet, now_s: float, *, width: int) -> Table:
+    """The fleet as a table for people; the last line is the fleet's own percentile, from merged histograms.
+
+    Under `WIDE` columns of the terminal, what tells the least about a device is left out.
+    """
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
     footers = _footers(fleet)
-    for name in ("DEVICE", "STATE", "MODEL", "ARTIFACT"):
-        table.add_column(name, footer=footers.get(name, ""), overflow="fold")
-    for name in ("P50 ms", "P99 ms", "SAMPLES", "REQ/S", "FREE MiB", "°C", "SEEN", "GAPS"):
-        table.add_column(name, footer=footers.get(name, ""), justify="right", no_wrap=True)
+    shown = [name for name in (*_WORDS, *_FIGURES) if width >= WIDE or name not in _LEFT_OUT]
+    for name in shown:
+        is_word = name in _WORDS
+        style: dict[str, Any] = {"overflow": "fold"} if is_word else {"justify": "right", "no_wrap": True}
+        table.add_column(name, footer=footers.get(name, ""), **style)
     for device in _sorted(fleet):
-        table.add_row(*_row(device, now_s))
+        cells = _cells(device, now_s)
+        table.add_row(*(cells[name] for name in shown))
     return table
 
 
@@ -113,7 +128,8 @@ def _show_once(fleet: Fleet, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(fleet_json(fleet, time.time()), indent=2))
     elif fleet.devices:
-        _console().print(fleet_table(fleet, time.time()))
+        console = _console()
+        console.print(fleet_table(fleet, time.time(), width=console.width))
         if not any(device.windows for device in fleet.devices.values()):
             longest_s = max(device.window_s for device in fleet.devices.values())
             print(f"no window heard yet; --for {longest_s + 2:.0f} waits for one", file=sys.stderr)
@@ -128,13 +144,13 @@ def _show_again(watcher: Watcher, fleet: Fleet, every_s: float, *, as_json: bool
     console = _console()
     if not console.is_terminal:
         for state in _states(watcher, fleet, every_s):
-            console.print(fleet_table(state, time.time()))
+            console.print(fleet_table(state, time.time(), width=console.width))
         return
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
         for state in _states(watcher, fleet, every_s):
-            live.update(fleet_table(state, time.time()), refresh=True)
+            live.update(fleet_table(state, time.time(), width=console.width), refresh=True)
 
 
 def _states(watcher: Watcher, fleet: Fleet, every_s: float) -> Iterator[Fleet]:
@@ -152,34 +168,42 @@ def _console() -> Any:
 
     # A file or pipe has no width: what folds there is unreadable, whatever COLUMNS says.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 132
-    return Console(width=max(width, 100), highlight=False)
+    return Console(width=width, highlight=False)
 
 
 def _sorted(fleet: Fleet) -> list[Device]:
     return [fleet.devices[key] for key in sorted(fleet.devices)]
 
 
-def _row(device: Device, now_s: float) -> tuple[str, ...]:
+def _cells(device: Device, now_s: float) -> dict[str, Text | str]:
+    """Column -> what stands there for a device. What is not known is a dash. Its own words are never markup."""
+    from rich.text import Text
+
     colours = {"online": "green", "late": "yellow", "stale": "magenta", "offline": "red"}
     state = device.presence.value
-    why = f" ({device.reason})" if device.reason else ""
+    why = f" ({_printable(device.reason)})" if device.reason else ""
     served = device.birth.models if device.birth else ()
     last = device.history[-1] if device.history else None
     free = last.memory_available_bytes if last else None
-    return (
-        f"{device.site}/{device.device}",
-        f"[{colours[state]}]{state}[/]{why}",
-        "\n".join(model.model for model in served) or "–",
-        "\n".join(model.artifact for model in served) or "–",
-        _number(_percentile(device.latency, 0.5), 2),
-        _number(_percentile(device.latency, 0.99), 2),
-        str(device.latency.count) if device.latency else "–",
-        _number(last.qps if last else None, 1),
-        _number(free / 2**20 if free is not None else None, 0),
-        _number(last.temperature_c if last else None, 1),
-        _ago(now_s - device.last_seen_s) if device.last_seen_s else "never",
-        str(device.gaps) if device.gaps else "",
-    )
+    return {
+        "DEVICE": f"{device.site}/{device.device}",
+        "STATE": Text.assemble((state, colours[state]), why),
+        "MODEL": Text("\n".join(_printable(model.model) for model in served) or "–"),
+        "ARTIFACT": Text("\n".join(_printable(model.artifact) for model in served) or "–"),
+        "P50 ms": _number(_percentile(device.latency, 0.5), 2),
+        "P99 ms": _number(_percentile(device.latency, 0.99), 2),
+        "SAMPLES": str(device.latency.count) if device.latency else "–",
+        "REQ/S": _number(last.qps if last else None, 1),
+        "FREE MiB": _number(free / 2**20 if free is not None else None, 0),
+        "°C": _number(last.temperature_c if last else None, 1),
+        "SEEN": _ago(now_s - device.last_seen_s) if device.last_seen_s else "never",
+        "GAPS": str(device.gaps) if device.gaps else "",
+    }
+
+
+def _printable(words: str) -> str:
+    """A device's own words without what would steer the terminal."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in words)
 
 
 def _footers(fleet: Fleet) -> dict[str, str]:
