@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,8 +16,10 @@ from edgekit.bench.candidates import Candidate, to_record
 from edgekit.bench.conditions import this_device
 from edgekit.bench.inputs import write_inputs
 from edgekit.bench.process import CandidateFailed, Process
-from edgekit.bench.record import Conditions, Latency, Measurement, Start
+from edgekit.bench.record import Conditions, Latency, Measurement, Start, Usage
 from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, own
+from edgekit.device import sensors
+from edgekit.device.sensors import power_between
 from edgekit.errors import EdgekitError
 from edgekit.manifest import Model
 
@@ -51,7 +54,7 @@ class Plan:
     "Of the order within each round; None: another one each time."
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Contender:
     """A candidate with its worker, and what was measured of it so far."""
 
@@ -68,6 +71,10 @@ class Contender:
     "How many of the rounds were taken in turns with others."
     race: int = 0
     "Which race of a search it took part in."
+    usage: list[tuple[float, int, int]] = field(default_factory=list)
+    energy_mj: float | None = None
+    queries: int = 0
+    "That `usage` and `energy_mj` are about."
     last_s: float = 0.0
     failure: str | None = None
     placed: say.Placed | None = None
@@ -75,6 +82,32 @@ class Contender:
     "The runs of the warm-up: a first impression."
     peak_bytes: int | None = None
     "Of the worker before it is ended; None while it lives, or where the system does not tell."
+
+    @cached_property
+    def has_power_sensor(self) -> bool:
+        """Whether this machine measures power or energy at all."""
+        reading = sensors.read()
+        return reading.power_mw is not None or reading.package_energy_uj is not None
+
+    def add_costs(self, reply: say.Times, power_mw: float | None) -> None:
+        """What the queries of a slice cost beside their time."""
+        self.queries += len(reply.times_ms)
+        if reply.usage is not None:
+            self.usage.append(reply.usage)
+        if power_mw is not None:
+            self.energy_mj = (self.energy_mj or 0.0) + power_mw * sum(reply.times_ms) / 1000
+
+    def costs(self) -> Usage | None:
+        """On average for each query. None: the system does not tell."""
+        if not self.usage or not self.queries:
+            return None
+        cpu_s, faults, switches = (sum(column) for column in zip(*self.usage, strict=True))
+        return Usage(
+            cpu_ms=1000 * cpu_s / self.queries,
+            page_faults=faults / self.queries,
+            context_switches=switches / self.queries,
+            energy_mj=None if self.energy_mj is None else self.energy_mj / self.queries,
+        )
 
     @property
     def worker(self) -> Process:
@@ -151,12 +184,14 @@ def needs_more(run: Contender, plan: Plan) -> bool:
 def take_slice(run: Contender, seconds: float, most: int, plan: Plan) -> None:
     """One round: a pause, a first query, then up to `most` samples. Raises CandidateFailed."""
     time.sleep(max(0.0, min(plan.idle_s, seconds) - (time.monotonic() - run.last_s)))
+    before = sensors.read() if run.has_power_sensor else None
     reply = run.worker.ask(
         say.Measure(seconds=seconds, max_samples=most + 1),
         say.Times,
         timeout_s=seconds + plan.hang_timeout_s,
     )
     run.last_s = time.monotonic()
+    run.add_costs(reply, power_between(before, sensors.read()) if before else None)
     # the first query after a pause finds cold caches and a lowered clock: a figure of its own
     run.after_idle_ms.append(reply.times_ms[0])
     run.add_round(reply.times_ms[1:], reply.waits_ms[1:])
@@ -194,6 +229,7 @@ def row_of(
         start=run.start,
         after_idle_ms=median(run.after_idle_ms) if run.after_idle_ms else None,
         peak_memory_bytes=placed.peak_memory_bytes if placed else run.peak_bytes,
+        usage=run.costs(),
         throughput_qps=1000 / figures.mean_ms if figures else None,
         **accuracy_fields(record),
         ops_by_provider=placed.ops_by_provider if placed else {},

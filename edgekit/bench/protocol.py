@@ -44,7 +44,18 @@ class Place(_Message, frozen=True, tag="place"):
     """Report peak memory, then prove where the operators ran."""
 
 
-Request = Open | First | WarmUp | Measure | Place
+class Load(_Message, frozen=True, tag="load"):
+    """Put the load of a scenario on the session (see `bench.scenarios.Scenario`)."""
+
+    scenario: str
+    seconds: float
+    min_queries: int = 0
+    qps: float | None = None
+    streams: int = 1
+    seed: int = 0
+
+
+Request = Open | First | WarmUp | Measure | Place | Load
 
 
 class Opened(_Message, frozen=True, tag="opened"):
@@ -68,6 +79,8 @@ class Times(_Message, frozen=True, tag="times"):
     times_ms: tuple[float, ...]
     waits_ms: tuple[float, ...] = ()
     "How much of each was spent in line for a CPU that others used; empty where the kernel does not tell."
+    usage: tuple[float, int, int] | None = None
+    "All of them together: CPU seconds, page faults, context switches. None: Windows."
 
 
 class Placed(_Message, frozen=True, tag="placed"):
@@ -85,4 +98,11 @@ class Failed(_Message, frozen=True, tag="failed"):
     reason: str
 
 
-Reply = Opened | Times | Placed | Failed
+class Loaded(_Message, frozen=True, tag="loaded"):
+    """What a scenario took."""
+
+    times_ms: tuple[float, ...]
+    span_s: float
+
+
+Reply = Opened | Times | Placed | Loaded | Failed

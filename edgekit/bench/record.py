@@ -83,6 +83,16 @@ class Start(_Record, frozen=True, kw_only=True):
         return self.import_ms + self.load_ms + self.first_ms
 
 
+class Usage(_Record, frozen=True, kw_only=True):
+    """What a query costs beside its time, on average."""
+
+    cpu_ms: float
+    page_faults: float
+    context_switches: float
+    energy_mj: float | None = None
+    "Of the whole board or package meanwhile. None: no sensor tells."
+
+
 class Conditions(_Record, frozen=True, kw_only=True):
     """What else was going on. None: this machine does not tell."""
 
@@ -113,6 +123,8 @@ class Measurement(_Record, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     "VmHWM of the child process."
     throughput_qps: float | None = None
+    usage: Usage | None = None
+    "None: older record, or the system does not tell."
     accuracy_value: float | None = None
     accuracy_ratio: float | None = None
     accuracy_note: str | None = None

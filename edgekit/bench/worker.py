@@ -44,6 +44,8 @@ class Worker:
             return self._warm_up(request)
         if isinstance(request, say.Measure):
             return self._measure(request)
+        if isinstance(request, say.Load):
+            return self._load(request)
         return self._place()
 
     def _open(self, request: say.Open) -> say.Opened:
@@ -108,6 +110,7 @@ class Worker:
         times: list[float] = []
         waits: list[float] = []
         end = clock() + request.seconds
+        spent = usage()
         with Waits() as line:
             asks = True  # a short query is seldom disturbed, and asking would disturb it
             while len(times) < request.max_samples:
@@ -120,7 +123,28 @@ class Worker:
                 asks = times[-1] > _WORTH_ASKING_MS
                 if stop >= end and len(times) > 1:  # the first is the one after idle, so one more
                     break
-        return say.Times(times_ms=tuple(times), waits_ms=tuple(waits))
+        after = usage()
+        used = (after[0] - spent[0], after[1] - spent[1], after[2] - spent[2]) if spent and after else None
+        return say.Times(times_ms=tuple(times), waits_ms=tuple(waits), usage=used)
+
+    def _load(self, request: say.Load) -> say.Loaded:
+        from edgekit.bench import load
+
+        session, inputs = self._opened(), self._inputs
+
+        def run() -> None:
+            session.run(inputs)
+
+        began = time.perf_counter()
+        if request.scenario == "server":
+            times = load.server(run, request.seconds, request.min_queries, request.qps or 1.0, request.seed)
+        elif request.scenario == "multi-stream":
+            times = load.multi_stream(run, request.seconds, request.min_queries, request.streams)
+        elif request.scenario == "offline":
+            times = load.offline(run, request.seconds, request.min_queries)
+        else:
+            times = load.single_stream(run, request.seconds, request.min_queries)
+        return say.Loaded(times_ms=tuple(times), span_s=time.perf_counter() - began)
 
     def _place(self) -> say.Placed:
         # before the profiled second session takes its own share
@@ -153,6 +177,16 @@ def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int | None:
         return None
     found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(found[0]) * 1024 if found else None
+
+
+def usage() -> tuple[float, int, int] | None:
+    """CPU seconds, page faults and context switches of this process so far. None on Windows."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime, used.ru_minflt + used.ru_majflt, used.ru_nvcsw + used.ru_nivcsw
 
 
 def resident_bytes() -> int | None:

@@ -25,6 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("STANDARD", "FLASH"),
         help="two artifacts figure by figure, each at its fastest; 'standard' and 'flash' name the best of their kind",
     )
+    modes = parser.add_argument_group("of the selected candidate, or the one that the options above leave")
+    modes.add_argument(
+        "--scenario",
+        action="append",
+        choices=("single-stream", "multi-stream", "server", "offline", "all"),
+        help="a load of MLPerf's, with its rules (may be repeated)",
+    )
+    modes.add_argument("--qps", type=float, help="arrivals a second of the server scenario")
+    modes.add_argument("--latency-ms", type=float, help="what the server scenario's p99 must keep")
+    modes.add_argument("--soak", type=float, metavar="MINUTES", help="what is left of the speed after so long")
+    modes.add_argument("--batch", type=int, nargs="+", metavar="SIZE", help="latency against batch size")
+    modes.add_argument("--mix", nargs="+", metavar="MODEL", help="together with these models at the same time")
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
 
@@ -51,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
         from edgekit.cli.bench_compare import run_compare
 
         return run_compare(args)
+    if args.scenario or args.soak is not None or args.batch or args.mix:
+        from edgekit.cli.bench_modes import run_mode
+
+        return run_mode(args)
     model, state, facts = load_model(args.model), home(), probe()
     found = find_candidates(model, state, facts, space_of(args))
     with share_bar() as progress:
