@@ -33,6 +33,7 @@ from edgekit.telemetry.messages import (
     Status,
     topic,
 )  # fmt: skip
+from edgekit_tui import places
 from edgekit_tui.app import Console, Folded
 from edgekit_tui.feed import Folder, View
 from edgekit_tui.fleet_screen import FleetScreen
@@ -84,7 +85,17 @@ FLEET: tuple[tuple[str, str, str, tuple[str, ...], float], ...] = (
     ("lab", "bench-pi5", "pi5", ("voice-activity",), 31.0),
     ("lab", "bench-n100", "nuc", ("ocr-recognizer",), 18.0),
 )
+STANDARD = ("gate-south", "dock-2")
+"These still run the standard artifact."
 THROTTLED, SILENT, DEAD = "line-2-cam", "dock-3", "bench-coral"
+
+
+def of_model(device: str, model: str) -> tuple[str, str, str, str, float, float | None]:
+    """What a device runs for a model."""
+    artifact, precision, runtime, settings, typical_ms, limit = MODELS[model]
+    if device in STANDARD and model == "ocr-detector":
+        return "fp32", "float32", runtime, settings, typical_ms * 1.4, limit
+    return artifact, precision, runtime, settings, typical_ms, limit
 
 
 def window(
@@ -96,7 +107,7 @@ def window(
     hot = device == THROTTLED and seq > 30
     lanes = []
     for model in models:
-        artifact, _, _, _, typical_ms, _ = MODELS[model]
+        artifact, _, _, _, typical_ms, _ = of_model(device, model)
         drift = 1.9 + 0.25 * np.sin(seq / 5) if hot else 1 + 0.06 * np.sin(seq / 9)
         scale = typical_ms * board.slowness * float(drift)
         n = max(1, int(rng.poisson(qps * window_s)))
@@ -133,7 +144,7 @@ def birth(site: str, device: str, at_s: float) -> Received:
     board = BOARDS[board_id]
     states = []
     for model in models:
-        artifact, precision, runtime, settings, typical_ms, limit = MODELS[model]
+        artifact, precision, runtime, settings, typical_ms, limit = of_model(device, model)
         limit = limit * max(1.0, board.slowness) if limit else None
         name, p50 = f"{model.split('-')[0]}-{artifact}", typical_ms * board.slowness
         reasons = (f"fastest measured p50 here: {p50:.2f} ms against {p50 * 1.9:.2f} ms of fp32",
@@ -154,6 +165,7 @@ def birth(site: str, device: str, at_s: float) -> Received:
                "memory_total_bytes": int(board.memory_gib * GIB), "os": "Debian GNU/Linux 12", "kernel": "6.6.31",
                "accelerators": [{"kind": "gpu", "name": "Ampere"}] if board_id in ("orin", "agx") else []},
         versions={"edgekit": "0.1.0", "onnxruntime": "1.22.0", "python": "3.11.2"},
+        allowed_commands=("ping", "rebirth", "reload") if site == "porto" else ("ping", "rebirth"),
     )  # fmt: skip
     return _message(site, device, "birth", value, at_s)
 
@@ -262,8 +274,8 @@ def drive(act: Act, *, size: tuple[int, int] = (120, 40), view: View | None = No
     """Run the console, post the view (or the lived one) as the worker does, and act."""
 
     async def session() -> None:
-        app = Console(**{"clock": lambda: NOW_S, **options})  # type: ignore[arg-type]
-        async with app.run_test(size=size) as pilot:
+        app = Console(**{"clock": lambda: NOW_S, "start": "devices", **options})  # type: ignore[arg-type]
+        async with app.run_test(size=size, notifications=True) as pilot:
             app.post_message(Folded(view or lived_view()))
             await pilot.pause()
             await act(app, pilot)
@@ -283,9 +295,15 @@ def table_of(app: Console) -> FleetTable:
 def draw_pictures(folder: Path) -> None:
     """The pictures of docs/console.md, drawn by the console itself."""
     view = lived(windows=90)[2]
-    for name, device in (("console", None), ("console-device", "line-2-cam")):
-        app = Console(clock=lambda: NOW_S)
-        snapshot(app, view, folder / f"{name}.svg", size=(132, 40), then=lambda app, d=device: app.open_named(d))
+    model = (places.Place(places.MODELS), places.Place(places.MODEL, ("ocr-detector",)))
+    pictures: dict[str, Callable[[Console], object]] = {
+        "console": lambda app: None,
+        "console-devices": lambda app: app.action_go(places.DEVICES),
+        "console-device": lambda app: app.open_named("line-2-cam"),
+        "console-model": lambda app: app.go(model),
+    }
+    for name, then in pictures.items():
+        snapshot(Console(clock=lambda: NOW_S), view, folder / f"{name}.svg", size=(132, 40), then=then)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def test_a_long_list_of_rejections_is_cut_and_says_where_the_rest_is() -> None:
     assert DEVICE.birth is not None
     many = tuple((f"candidate-{i}", "slower") for i in range(20))
     models = (msgspec.structs.replace(DEVICE.birth.models[0], rejections=many),)
-    device = replace(DEVICE, birth=msgspec.structs.replace(DEVICE.birth, models=models))
+    device = msgspec.structs.replace(DEVICE, birth=msgspec.structs.replace(DEVICE.birth, models=models))
     text = text_of(detail.selection(device, 100, UNICODE))
     assert "candidate-7: slower" in text
     assert "candidate-8" not in text
@@ -84,7 +84,7 @@ def test_lanes_show_errors_rejections_hits_and_both_latencies() -> None:
         msgspec.structs.replace(lane, errors=3, rejected=12, cache_hits=40, batch_sizes={"1": 10, "4": 10}),
         LaneMetrics(model="ocr-detector", lane="tolerant", requests=5),
     )
-    device = replace(DEVICE, last_metrics=msgspec.structs.replace(DEVICE.last_metrics, lanes=lanes))
+    device = msgspec.structs.replace(DEVICE, last_metrics=msgspec.structs.replace(DEVICE.last_metrics, lanes=lanes))
     head, first, second = text_of(detail.lanes(device, 90, UNICODE)).splitlines()
     assert head.split() == ["model", "lane", "req/s", "err", "rej", "hits", "batch", "queue", "ms", "infer", "ms"]
     assert first.split()[:2] == ["ocr-detector", "realtime"]
@@ -95,7 +95,7 @@ def test_lanes_show_errors_rejections_hits_and_both_latencies() -> None:
 def test_dropped_windows_are_told_with_their_reasons() -> None:
     assert DEVICE.last_metrics is not None
     outbox = OutboxState(depth=40, dropped={"full": 7, "corrupt": 1})
-    device = replace(DEVICE, last_metrics=msgspec.structs.replace(DEVICE.last_metrics, outbox=outbox))
+    device = msgspec.structs.replace(DEVICE, last_metrics=msgspec.structs.replace(DEVICE.last_metrics, outbox=outbox))
     text = text_of(detail.system(device, 100, UNICODE))
     assert "40 waiting, 8 dropped (full 7, corrupt 1)" in text
     assert "87.0 °C throttled" in text

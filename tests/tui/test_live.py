@@ -114,7 +114,7 @@ def broker() -> Iterator[Mosquitto]:
 
 @pytest.fixture
 def terminal(broker: Mosquitto, tmp_path: Path) -> Iterator[Terminal]:
-    started = Terminal(tmp_path, "--port", str(broker.port))
+    started = Terminal(tmp_path, "--screen", "devices", "--port", str(broker.port))
     yield started
     started.close()
 
@@ -134,7 +134,7 @@ def test_the_console_from_start_to_quit(broker: Mosquitto, terminal: Terminal) -
     terminal.press("Escape")
     terminal.shows("mail-scan")
     terminal.press("d", "d", "g", "Enter")
-    terminal.shows("fleet › lab › bench-coral", "connection lost", "selection")
+    terminal.shows("lab › bench-coral", "connection lost", "selection")
     terminal.press("Escape")
     terminal.shows("models on devices")
     terminal.press("?")
@@ -156,7 +156,7 @@ def test_the_console_from_start_to_quit(broker: Mosquitto, terminal: Terminal) -
 @needs_tmux
 def test_a_broker_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
     broker = Mosquitto()
-    terminal = Terminal(tmp_path, "--port", str(broker.port), "--ascii", size="80x24")
+    terminal = Terminal(tmp_path, "--screen", "devices", "--port", str(broker.port), "--ascii", size="80x24")
     try:
         terminal.shows(f"connecting to broker 127.0.0.1:{broker.port}", "edgekit broker")
         assert terminal.screen().isascii()

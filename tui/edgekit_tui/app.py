@@ -13,21 +13,32 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
 
+from edgekit.errors import EdgekitError
+from edgekit_tui import requests
+from edgekit_tui.action_screen import ActionScreen
+from edgekit_tui.actions import Send
+from edgekit_tui.command import parse_command
+from edgekit_tui.command_screen import CommandScreen
 from edgekit_tui.device_screen import DeviceScreen
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs
+from edgekit_tui.events_screen import EventsScreen
 from edgekit_tui.feed import View
 from edgekit_tui.fleet_screen import FleetScreen
 from edgekit_tui.help_screen import HelpScreen
+from edgekit_tui.model_screens import ModelScreen, ModelsScreen
+from edgekit_tui.overview_screen import OverviewScreen
+from edgekit_tui.places import DEVICE, DEVICES, OVERVIEW, TOP, Place, Route, Trail
 from edgekit_tui.rows import RowKey
-from edgekit_tui.table import FleetTable
 from edgekit_tui.theme import THEMES
-from edgekit_tui.view_screen import ViewScreen
+from edgekit_tui.view_screen import Back, Chrome, Go, Resumed, ViewScreen
 
 TICK_S = 1.0
+SCREENS = (OverviewScreen, FleetScreen, DeviceScreen, ModelsScreen, ModelScreen, EventsScreen)
 KEYS = (
-    ("enter", "open the device"), ("escape", "back; clear the filter"), ("/", "filter"), ("?", "this help"),
-    ("j k", "down and up"), ("g G", "first and last"), ("pgup pgdn", "a page"), ("n p", "next, previous device"),
-    ("ctrl+p", "commands, themes"), ("q", "quit"),
+    ("1 to 4", "the four places"), (":", "command line"), ("enter", "open it"),
+    ("escape", "back; clear filter"), ("[ ]", "where one was; forward"), ("/", "filter"), ("?", "this help"),
+    ("j k g G", "down, up, first, last"), ("n p", "next, previous"), ("l", "log or linear plots"),
+    ("P R", "ping, rebirth the device"), ("ctrl+p", "palette, themes"), ("q", "quit"),
 )  # fmt: skip
 
 
@@ -58,7 +69,14 @@ class Console(App[None]):
     TITLE = "edgekit"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key, f"go('{kind}')", kind, show=False) for key, kind in TOP.items()),
+        Binding("colon", "command", "command", key_display=":"),
         Binding("question_mark", "help", "help", key_display="?"),
+        Binding("left_square_bracket", "wander(-1)", "back in history", show=False),
+        Binding("right_square_bracket", "wander(1)", "forward", show=False),
+        Binding("l", "scale", "log scale", show=False),
+        Binding("P", "send('ping')", "ping", show=False),
+        Binding("R", "send('rebirth')", "rebirth", show=False),
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
@@ -70,25 +88,35 @@ class Console(App[None]):
         *,
         ascii_only: bool = False,
         theme: str = "edgekit",
+        start: str = OVERVIEW,
         opening: str | None = None,
         exit_after_s: float | None = None,
+        send: Send | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """Args: send: hands commands to the broker; None for a console that only reads."""
         super().__init__()
         self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self.error: BaseException | None = None
         "Why the worker or a handler failed, if one did."
+        self.trail = Trail()
+        self.sender = send
+        self.log_scale = False
         self._clock = clock
-        self._opening = opening
+        self._start, self._opening = start, opening
         self._exit_after_s = exit_after_s
         self._leaving = False
+        self._places = {kind.KIND: kind(self.glyphs) for kind in SCREENS}
         for known in THEMES:
             self.register_theme(known)
         self.theme = theme
 
     def on_mount(self) -> None:
         self.set_class(not self.glyphs.unicode, "-ascii")
-        self.push_screen(FleetScreen(self.glyphs))
+        for kind, screen in self._places.items():
+            self.install_screen(screen, kind)
+        self.push_screen(OVERVIEW)
+        self.go((Place(self._start),) if self._start != OVERVIEW else ())
         self.set_interval(TICK_S, self._tick)
         if self._exit_after_s is not None:
             self.set_timer(self._exit_after_s, self.exit)
@@ -117,24 +145,80 @@ class Console(App[None]):
         if self._opening is not None and self.open_named(self._opening):
             self._opening = None
 
-    @on(ViewScreen.Resumed)
-    def _resumed(self) -> None:
+    @on(Resumed)
+    def draw(self) -> None:
+        """Have the screen on top, and a dialogue over it, draw the newest view."""
+        view, now_s = self.view, self._clock()
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, ActionScreen) and screen.query("#action-keys"):
+                screen.show(view, now_s)
+            if isinstance(screen, ViewScreen):
+                if screen.is_mounted and screen.query("#crumbs"):  # none of its parts yet, or no more
+                    screen.chrome = Chrome(path=self.trail.here, log_scale=self.log_scale)
+                    screen.show(view, now_s)
+                return
+
+    def go(self, path: Route) -> None:
+        """Show the place at the end of `path`; escape leads back along it."""
+        self.trail.go(path)
+        self._arrive()
+
+    def _arrive(self) -> None:
+        kinds = [OVERVIEW, *(place.kind for place in self.trail.here)]
+        while not isinstance(self.screen, ViewScreen):
+            self.pop_screen()
+        shown = [screen.KIND for screen in self.screen_stack if isinstance(screen, ViewScreen)]
+        same = next((i for i, pair in enumerate(zip(kinds, shown, strict=False)) if pair[0] != pair[1]), None)
+        same = min(len(kinds), len(shown)) if same is None else same
+        for _ in shown[same:]:
+            self.pop_screen()
+        for place in self.trail.here:
+            self._places[place.kind].turn_to(place)
+        for kind in kinds[same:]:
+            self.push_screen(kind)
         self.draw()
 
-    def draw(self) -> None:
-        """Have the screen on top draw the newest view."""
-        if isinstance(self.screen, ViewScreen) and self.screen.is_mounted:
-            self.screen.show(self.view, self._clock())
+    @on(Go)
+    def _go(self, message: Go) -> None:
+        here = () if message.top else self.trail.here
+        kinds = [place.kind for place in here]
+        kept = here[: kinds.index(message.place.kind)] if message.place.kind in kinds else here
+        self.go((*kept, message.place))
 
-    @on(FleetTable.Opened)
-    def _open(self, message: FleetTable.Opened) -> None:
-        self.open_device(message.row.key)
+    @on(Back)
+    def _back(self) -> None:
+        if self.trail.here:
+            self.go(self.trail.here[:-1])
+
+    def action_go(self, kind: str) -> None:
+        self.go(() if kind == OVERVIEW else (Place(kind),))
+
+    def action_wander(self, by: int) -> None:
+        if self.trail.step(by) is not None:
+            self._arrive()
+
+    def action_scale(self) -> None:
+        self.log_scale = not self.log_scale
+        self.draw()
+
+    def action_command(self, begun: str = "") -> None:
+        self.push_screen(CommandScreen(begun), self._run_line)
+
+    def _run_line(self, text: str | None) -> None:
+        if text is None:
+            return
+        try:
+            requests.run(self, parse_command(text))
+        except EdgekitError as e:
+            self.notify(str(e), severity="error", markup=False)
+
+    def action_send(self, verb: str) -> None:
+        self._run_line(verb)
 
     def open_device(self, key: RowKey) -> None:
-        """Show a device on top of the fleet."""
-        if isinstance(self.screen, FleetScreen):
-            self.screen.select(key)
-        self.push_screen(DeviceScreen(key, self.glyphs))
+        """Show a device, below the devices."""
+        self.go((Place(DEVICES), Place(DEVICE, key)))
+        self._select(key)
 
     def open_named(self, device: str | None) -> bool:
         """Show the device of this name, if there is one."""
@@ -143,14 +227,31 @@ class Console(App[None]):
             self.open_device(row.key)
         return row is not None
 
+    @property
+    def devices(self) -> FleetScreen:
+        """The screen that lists the devices."""
+        screen = self._places[DEVICES]
+        assert isinstance(screen, FleetScreen)
+        return screen
+
+    @property
+    def base(self) -> ViewScreen:
+        """The screen below any dialogue."""
+        return next(screen for screen in reversed(self.screen_stack) if isinstance(screen, ViewScreen))
+
+    def _select(self, key: RowKey) -> None:
+        if self.devices.is_mounted:
+            self.devices.select(key)
+
     @on(DeviceScreen.Neighbour)
     def _neighbour(self, message: DeviceScreen.Neighbour) -> None:
-        fleet = next(screen for screen in self.screen_stack if isinstance(screen, FleetScreen))
-        keys = [row.key for row in fleet.shown]
+        rows = self.devices.shown or (self.view.rows if self.view else ())
+        keys = [row.key for row in rows]
         if message.key in keys and isinstance(self.screen, DeviceScreen):
             key = keys[(keys.index(message.key) + message.step) % len(keys)]
-            self.screen.turn_to(key, self._clock())
-            fleet.select(key)
+            self.trail.replace((*self.trail.here[:-1], Place(DEVICE, key)))
+            self._arrive()
+            self._select(key)
 
     def _handle_exception(self, error: Exception) -> None:
         """An error in a handler ends the console; Textual would print its traceback, here main.py tells it."""
@@ -167,7 +268,10 @@ class Console(App[None]):
         yield SystemCommand("Help", "keys, filter and symbols", self.action_help)
         yield SystemCommand("Screenshot", "save this screen as SVG", lambda: self.deliver_screenshot())
         yield SystemCommand("Quit", "leave the console", self.exit)
-        if isinstance(screen, FleetScreen):
-            for row in {(row.site, row.device): row for row in reversed(screen.shown)}.values():
+        for kind in TOP.values():
+            yield SystemCommand(kind.capitalize(), f"go to {kind}", lambda kind=kind: self.action_go(kind))
+        if isinstance(screen, ViewScreen) and self.view is not None:
+            rows = self.devices.shown or self.view.rows
+            for row in {(row.site, row.device): row for row in reversed(rows)}.values():
                 what = f"{row.site}  {row.board}  {row.state}"
                 yield SystemCommand(f"Open {row.device}", what, lambda key=row.key: self.open_device(key))

@@ -45,7 +45,7 @@ def heading(row: Row, device: Device, width: int, glyphs: Glyphs, now_s: float) 
     return right_align(left, ((seen, "faint"),), width), second
 
 
-def latency_plot(row: Row, width: int, height: int, glyphs: Glyphs) -> Lines:
+def latency_plot(row: Row, width: int, height: int, glyphs: Glyphs, log_scale: bool = False) -> Lines:
     """p50 and p99 of each window over time, with the limit the model must keep."""
     series = (
         Series(name="p99", ink="p99", points=tuple((p.at_s, p.p99_ms) for p in row.history), mark="*"),
@@ -58,7 +58,7 @@ def latency_plot(row: Row, width: int, height: int, glyphs: Glyphs) -> Lines:
                (draw.p99_text(row.p99_ms, row.sample_count, glyphs), "p99"),
                (f"  n {draw.count(row.sample_count)}", "faint"))  # fmt: skip
     top = right_align(tuple(spans), overall, width)
-    return (top, *plot(series, width, height - 1, glyphs=glyphs, limit=row.limit_ms))
+    return (top, *plot(series, width, height - 1, glyphs=glyphs, limit=row.limit_ms, log_scale=log_scale))
 
 
 def lanes(device: Device, width: int, glyphs: Glyphs) -> Lines:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
-from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Footer
+from textual.widget import Widget
 
 from edgekit_tui import detail, draw
-from edgekit_tui.draw import Glyphs
 from edgekit_tui.feed import View
 from edgekit_tui.ink import Panel
+from edgekit_tui.places import DEVICE, Place
 from edgekit_tui.rows import RowKey
 from edgekit_tui.view_screen import ViewScreen
 
-NARROW, LOW = 104, 30
 EVENTS_SHOWN = 12
 
 
 class DeviceScreen(ViewScreen):
-    """Everything known of one device; escape goes back to the fleet."""
+    """Everything known of one device; escape goes back."""
+
+    KIND = DEVICE
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,backspace", "back", "back"),
@@ -41,11 +41,13 @@ class DeviceScreen(ViewScreen):
             self.key, self.step = key, step
             super().__init__()
 
-    def __init__(self, key: RowKey, glyphs: Glyphs) -> None:
-        super().__init__(glyphs)
-        self.key = key
+    @property
+    def key(self) -> RowKey:
+        """Site, device and model."""
+        site, device, model = (*self.place.subject, "", "", "")[:3]
+        return site, device, model
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> Iterable[Widget]:
         yield Panel(id="heading", classes="boxed")
         with VerticalScroll(id="scroll"), Horizontal(id="detail"):
             with Vertical(id="left"):
@@ -56,16 +58,12 @@ class DeviceScreen(ViewScreen):
             with Vertical(id="right"):
                 yield Panel(title="selection", id="selection", classes="boxed")
                 yield Panel(title="facts", id="facts", classes="boxed")
-        yield Footer()
 
-    def on_mount(self) -> None:
-        self._fit(self.app.size.width, self.app.size.height)
-
-    def turn_to(self, key: RowKey, now_s: float) -> None:
+    def turn_to(self, place: Place) -> None:
         """Show another device."""
-        self.key = key
-        self.show(self.view, now_s)
-        self.query_one("#scroll", VerticalScroll).scroll_home(animate=False)
+        if place != self.place and self.is_mounted:
+            self.query_one("#scroll", VerticalScroll).scroll_home(animate=False)
+        super().turn_to(place)
 
     def show(self, view: View | None, now_s: float) -> None:
         """Draw the view; called for every new one while this screen is on top."""
@@ -84,13 +82,12 @@ class DeviceScreen(ViewScreen):
         own = tuple(one for one in view.fleet.events if (one.site, one.device) == (site, name))
         heading = self.panel("heading")
         arrow = "›" if glyphs.unicode else ">"
-        trail = f"fleet {arrow} {site} {arrow} {name}"
-        heading.border_title = Content(draw.clean(trail, not glyphs.unicode)).markup
+        heading.border_title = Content(draw.clean(f"{site} {arrow} {name}", not glyphs.unicode)).markup
         heading.show(lambda width, _: detail.heading(row, device, width, glyphs, now_s))
         latency = self.panel("latency")
         model = draw.fit(row.model, min(len(row.model), 40), glyphs)
         latency.border_title = Content(f"latency of {model}, ms").markup  # a name is not markup
-        latency.show(lambda width, height: detail.latency_plot(row, width, height, glyphs))
+        latency.show(lambda width, height: detail.latency_plot(row, width, height, glyphs, self.chrome.log_scale))
         self.panel("lanes").show(lambda width, _: detail.lanes(device, width, glyphs))
         self.panel("system").show(lambda width, _: detail.system(device, width, glyphs))
         self.panel("selection").show(lambda width, _: detail.selection(device, width, glyphs))
@@ -98,16 +95,6 @@ class DeviceScreen(ViewScreen):
         self.panel("events").show(
             lambda width, _: detail.events(own[-EVENTS_SHOWN:], width, 0, glyphs, now_s, named=False)
         )
-
-    def on_resize(self, event: events.Resize) -> None:
-        self._fit(event.size.width, event.size.height)
-
-    def _fit(self, width: int, height: int) -> None:
-        self.set_class(width < NARROW, "-narrow")
-        self.set_class(height < LOW, "-low")
-
-    def action_back(self) -> None:
-        self.app.pop_screen()
 
     def action_neighbour(self, step: int) -> None:
         self.post_message(self.Neighbour(self.key, step))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgekit.fleet import Fleet, fold
-from edgekit.telemetry.messages import Received
+from edgekit.telemetry.messages import Received, Reply, decode
 from edgekit_tui.rows import Book, Row, Totals, book_of, percentile, totals_of, window_latency
 
 PERIOD_S = 0.1
@@ -21,6 +22,7 @@ AGING_PERIOD_S = 1.0
 "How often silent devices are looked at: they become late by the mere passing of time."
 TREND_PERIOD_S = 2.0
 TREND_POINTS = 300
+KEPT_REPLIES = 20_000
 
 
 class Source(Protocol):
@@ -77,6 +79,8 @@ class View:
     trend: tuple[TrendPoint, ...]
     link: Link
     now_s: float
+    replies: Mapping[str, Reply] = field(default_factory=dict)
+    "Answers to commands, by the command's id."
 
 
 class Folder:
@@ -89,6 +93,7 @@ class Folder:
         self._order: list[tuple[str, str]] = []
         self._link = Link(endpoint=endpoint, connected=False, state="", was_connected=False, since_s=0.0, overrun=0)
         self._trend: tuple[TrendPoint, ...] = ()
+        self._replies: dict[str, Reply] = {}
         self._view: View | None = None
         self._aged_s = 0.0
 
@@ -111,12 +116,14 @@ class Folder:
         totals = totals_of(self._fleet, rows)
         self._extend_trend(totals, now_s, fresh=bool(messages))
         self._view = View(
-            fleet=self._fleet, rows=rows, totals=totals, trend=self._trend, link=link, now_s=now_s
+            fleet=self._fleet, rows=rows, totals=totals, trend=self._trend, link=link, now_s=now_s,
+            replies=self._replies,
         )  # fmt: skip
         return self._view
 
     def _fold(self, messages: Sequence[Received], now_s: float) -> bool:
         self._aged_s = now_s
+        self._hear(messages)
         before, book_before = self._fleet, self._book
         for part in one_window_each(messages) or [[]]:
             self._fleet = fold(self._fleet, part, now_s=now_s)
@@ -127,6 +134,19 @@ class Folder:
             or self._book.keys() != book_before.keys()
             or any(entry is not book_before[key] for key, entry in self._book.items())
         )
+
+    def _hear(self, messages: Sequence[Received]) -> None:
+        """Keep the replies: the fleet's events are too few to hold those of a large order."""
+        heard = {}
+        for message in messages:
+            if message.topic.endswith("/reply"):
+                with contextlib.suppress(ValueError):  # the fold counts what does not decode
+                    reply = decode("reply", message.payload)
+                    if isinstance(reply, Reply):
+                        heard[reply.id] = reply
+        if heard:
+            merged = {**self._replies, **heard}
+            self._replies = dict(list(merged.items())[-KEPT_REPLIES:])
 
     def _link_now(self, now_s: float) -> Link:
         connected = self._source.connected

@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
 
-from textual import events, on
-from textual.app import ComposeResult
+from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Footer, Input, Static
+from textual.widget import Widget
 
-from edgekit.errors import UsageError
 from edgekit_tui import tiles
 from edgekit_tui.columns import Column, columns, sort_rows
 from edgekit_tui.detail import events as event_lines
-from edgekit_tui.draw import Glyphs, Lines
+from edgekit_tui.draw import Glyphs
 from edgekit_tui.feed import View
+from edgekit_tui.filter_bar import FilterBar
 from edgekit_tui.ink import Panel
-from edgekit_tui.plot import Series, legend, plot
+from edgekit_tui.overview_screen import trend
+from edgekit_tui.places import DEVICE, DEVICES, Place
 from edgekit_tui.query import Query, parse_query
 from edgekit_tui.rows import Row, RowKey
 from edgekit_tui.table import FleetTable
-from edgekit_tui.view_screen import ViewScreen
-
-ROOMY = (104, 20)
-"From this size on the health stands in four tiles; below it, in two lines."
-TALL = 34
-NARROW = 110
+from edgekit_tui.view_screen import Go, HealthBar, ViewScreen
 
 
 class FleetScreen(ViewScreen):
     """The table of everything; enter opens a device."""
 
+    KIND = DEVICES
     AUTO_FOCUS = "FleetTable"
     BINDINGS: ClassVar[list[BindingType]] = [
         # with priority, so that what is typed right after it is not taken for keys of the table
         Binding("slash", "filter", "filter", key_display="/", priority=True),
-        Binding("escape", "clear", "show all"),
+        Binding("escape", "clear", "back"),
         *(Binding(column.key, f"sort('{column.id}')", f"sort by {column.title}", show=False) for column in columns()),
     ]
 
@@ -50,31 +47,15 @@ class FleetScreen(ViewScreen):
         self.shown: list[Row] = []
         "The rows in the table, filtered and in order."
 
-    def compose(self) -> ComposeResult:
-        yield Panel(id="compact")
-        with Horizontal(id="tiles"):
-            for name in ("fleet", "latency", "throughput", "broker"):
-                yield Panel(title=name, id=f"tile-{name}")
+    def body(self) -> Iterable[Widget]:
+        yield HealthBar(id="health")
         with Vertical(id="list", classes="boxed"):
             yield FleetTable(self.glyphs, id="table")
             yield Panel(id="empty")
         with Horizontal(id="bottom"):
             yield Panel(title="fleet latency, ms", id="trend", classes="boxed")
             yield Panel(title="events", id="events", classes="boxed")
-        with Horizontal(id="filter-bar"):
-            yield Static(" / ", id="slash")
-            yield Input(
-                placeholder="board:orin !state:online p99>50 …"
-                if self.glyphs.unicode
-                else "board:orin !state:online p99>50",
-                id="filter",
-                select_on_focus=False,
-            )
-            yield Static("", id="problem", markup=False)
-        yield Footer()
-
-    def on_mount(self) -> None:
-        self._fit(self.app.size.width, self.app.size.height)
+        yield FilterBar(self._accept, "board:orin !state:online p99>50" + (" …" if self.glyphs.unicode else ""))
 
     def show(self, view: View | None, now_s: float) -> None:
         """Draw the view; called for every new one while this screen is on top."""
@@ -108,23 +89,25 @@ class FleetScreen(ViewScreen):
             self.panel("empty").show(lambda width, height: tiles.centred(lines, width, height))
         if view is None:
             return
-        self.panel("tile-fleet").show(lambda width, _: tiles.fleet_tile(view, width, glyphs))
-        self.panel("tile-latency").show(lambda width, _: tiles.latency_tile(view, width, glyphs))
-        self.panel("tile-throughput").show(lambda width, _: tiles.throughput_tile(view, width, glyphs))
-        self.panel("tile-broker").show(lambda width, _: tiles.broker_tile(view, width, glyphs, now_s))
-        self.panel("compact").show(lambda width, _: tiles.compact(view, width, glyphs, now_s))
-        self.panel("trend").show(partial(_trend, view, glyphs))
+        self.query_one(HealthBar).show(view, glyphs, now_s)
+        self.panel("trend").show(partial(trend, view, glyphs, self.chrome.log_scale))
         self.panel("events").show(
             lambda width, height: event_lines(view.fleet.events, width, height, glyphs, now_s, named=True)
         )
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._fit(event.size.width, event.size.height)
+    def turn_to(self, place: Place) -> None:
+        """Filter by the place's subject, if it has one."""
+        super().turn_to(place)
+        if place.subject and self.is_mounted:
+            self.filter_by(place.subject[0])
 
-    def _fit(self, width: int, height: int) -> None:
-        self.set_class(width >= ROOMY[0] and height >= ROOMY[1], "-roomy")
-        self.set_class(height >= TALL, "-tall")
-        self.set_class(width < NARROW, "-narrow")
+    def on_mount(self) -> None:
+        if self.place.subject:
+            self.filter_by(self.place.subject[0])
+
+    @on(FleetTable.Opened)
+    def _opened(self, event: FleetTable.Opened) -> None:
+        self.post_message(Go(DEVICE, *event.row.key))
 
     def select(self, key: RowKey) -> None:
         """Put the cursor on a row."""
@@ -142,47 +125,36 @@ class FleetScreen(ViewScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The footer offers what makes sense now."""
-        is_open = self.is_mounted and self.query_one("#filter-bar").display
-        if action == "filter":
-            return not is_open
-        return bool(self._query.text) or is_open if action == "clear" else super().check_action(action, parameters)
+        is_open = self.is_mounted and self.query_one(FilterBar).display
+        return not is_open if action == "filter" else super().check_action(action, parameters)
+
+    def filter_by(self, text: str) -> None:
+        """Show the rows that match; the filter stands in the bar, to be changed."""
+        self.query_one(FilterBar).set_text(text)
 
     def action_filter(self) -> None:
-        self.query_one("#filter-bar").display = True
-        self.set_focus(self.query_one("#filter", Input))
+        self.query_one(FilterBar).open()
         self.refresh_bindings()
 
     def action_clear(self) -> None:
-        """Escape: close the bar and show everything again."""
-        self.query_one("#filter", Input).value = ""
+        """Escape: close the bar and show everything again; with nothing to clear, go back."""
+        bar = self.query_one(FilterBar)
+        if not self._query.text and not bar.display:
+            self.action_back()
+            return
+        bar.set_text("")
         self._close_bar()
 
-    @on(Input.Changed, "#filter")
-    def _filter_changed(self, event: Input.Changed) -> None:
-        try:
-            self._query = parse_query(event.value)
-        except UsageError as e:
-            # what is half typed keeps the last good filter
-            self.query_one("#problem", Static).update(str(e).removeprefix("filter: "))
-            return
-        self.query_one("#problem", Static).update("")
+    def _accept(self, text: str) -> None:
+        self._query = parse_query(text)
+
+    @on(FilterBar.Filtered)
+    def _filtered(self) -> None:
         self._refresh_rows(self.now_s)
         self._show_health(self.now_s)
 
-    @on(Input.Submitted, "#filter")
-    def _filter_done(self) -> None:
-        self._close_bar()
-
+    @on(FilterBar.Closed)
     def _close_bar(self) -> None:
-        self.query_one("#filter-bar").display = False
+        self.query_one(FilterBar).display = False
         self.set_focus(self.query_one(FleetTable))
         self.refresh_bindings()
-
-
-def _trend(view: View, glyphs: Glyphs, width: int, height: int) -> Lines:
-    """The live fleet's latency while this console has been watching."""
-    series = (
-        Series(name="p99", ink="p99", points=tuple((p.at_s, p.p99_ms) for p in view.trend), mark="*"),
-        Series(name="p50", ink="p50", points=tuple((p.at_s, p.p50_ms) for p in view.trend), mark="o"),
-    )
-    return (legend(series, glyphs), *plot(series, width, height - 1, glyphs=glyphs))

@@ -18,10 +18,12 @@ from edgekit.config import NAME_PATTERN, MqttConfig
 from edgekit.errors import BrokerError, ConfigError, EdgekitError, RuntimeUnavailable, UsageError
 
 if TYPE_CHECKING:
+    from edgekit_tui.actions import Send
     from edgekit_tui.feed import Folder, Source
 
 THEME_NAMES = ("edgekit", "edgekit-light", "edgekit-high-contrast", "edgekit-colour-blind")
 "As in theme.py, which --help need not load."
+PLACES = ("overview", "devices", "models", "events")
 GC_THRESHOLDS = (20_000, 20, 100)
 "A large fleet is a million objects without a cycle among them: looking for one must not stop the screen often."
 SWITCH_S = 0.001
@@ -50,6 +52,8 @@ def build_parser() -> argparse.ArgumentParser:
     look = parser.add_argument_group("screen")
     look.add_argument("--ascii", action="store_true", help="draw without Unicode")
     look.add_argument("--theme", default="edgekit", choices=THEME_NAMES, help="default: %(default)s")
+    look.add_argument("--screen", default="overview", choices=PLACES, help="start here (default: %(default)s)")
+    look.add_argument("--read-only", action="store_true", help="send no command to any device")
     look.add_argument("--open", metavar="DEVICE", help="open this device first")
     look.add_argument("--exit-after", type=float, metavar="SECONDS", help="leave by itself")
     once = parser.add_argument_group("without a terminal")
@@ -93,14 +97,14 @@ def run(args: argparse.Namespace) -> int:
     source = Watcher(config, sites=[args.site] if args.site else None)
     folder = Folder(source, endpoint=endpoint)
     if not (args.once or args.snapshot):
-        return watch(args, source, folder)
+        return watch(args, source, folder, source.send)
     from edgekit_tui import once
     from edgekit_tui.app import Console
     from edgekit_tui.draw import ASCII, UNICODE
 
     view = once.gather(source, folder, wait_s=args.wait, endpoint=endpoint)
     if args.snapshot:
-        app = Console(ascii_only=args.ascii, theme=args.theme, clock=lambda: view.now_s)
+        app = Console(ascii_only=args.ascii, theme=args.theme, start=args.screen, clock=lambda: view.now_s)
         once.snapshot(app, view, Path(args.snapshot), size=size, then=lambda app: app.open_named(args.open))
     if args.json:
         print(once.as_json(view))
@@ -112,12 +116,19 @@ def run(args: argparse.Namespace) -> int:
     return 0 if view.rows else 1
 
 
-def watch(args: argparse.Namespace, source: Source, folder: Folder) -> int:
+def watch(args: argparse.Namespace, source: Source, folder: Folder, send: Send) -> int:
     """The live screen, until it is left."""
     from edgekit_tui.app import Console, Failed, Folded
     from edgekit_tui.feed import Feed
 
-    app = Console(ascii_only=args.ascii, theme=args.theme, opening=args.open, exit_after_s=args.exit_after)
+    app = Console(
+        ascii_only=args.ascii,
+        theme=args.theme,
+        start=args.screen,
+        opening=args.open,
+        exit_after_s=args.exit_after,
+        send=None if args.read_only else send,
+    )
     feed = Feed(
         source,
         folder,

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from textual.pilot import Pilot
 
-from edgekit.errors import BrokerError, ConfigError
-from edgekit_tui.app import Console, Folded
+from edgekit.errors import BrokerError, ConfigError, UsageError
 from edgekit_tui.columns import Pen, arrange, columns, gap_of, sort_rows, widest
 from edgekit_tui.draw import Glyphs, fit
 from edgekit_tui.feed import PERIOD_S, Folder, Source, View
-from edgekit_tui.rows import LIVE
+from edgekit_tui.rows import LIVE, Row
+
+if TYPE_CHECKING:
+    from edgekit_tui.app import Console
 
 CONNECT_S = 5.0
 "A broker that does not answer by then is taken for unreachable."
@@ -61,8 +67,12 @@ def is_complete(view: View) -> bool:
 
 
 def as_json(view: View) -> str:
-    """The totals, rows and events with exactly the fields they have."""
-    value = {"now_s": view.now_s, "totals": view.totals, "rows": view.rows, "events": view.fleet.events}
+    """The totals, rows and events with exactly the fields they have, but for the histograms behind percentiles."""
+    value = msgspec.to_builtins(
+        {"now_s": view.now_s, "totals": view.totals, "rows": view.rows, "events": view.fleet.events}
+    )
+    for part in (value["totals"], *value["rows"]):
+        del part["latency"]
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
@@ -85,6 +95,8 @@ def snapshot(app: Console, view: View, path: Path, *, size: tuple[int, int], the
     Raises ConfigError when the file cannot be written.
     """
 
+    from edgekit_tui.app import Folded  # deferred: the console's command line exports through this module
+
     async def shoot(pilot: Pilot[object]) -> None:
         app.post_message(Folded(view))
         await pilot.pause()
@@ -96,7 +108,33 @@ def snapshot(app: Console, view: View, path: Path, *, size: tuple[int, int], the
 
     drawn: list[str] = []
     app.run(headless=True, size=size, auto_pilot=shoot)
+    write_picture(drawn[0], path)
+
+
+def write_picture(drawn: str, path: Path) -> None:
+    """Write a picture that Textual drew. Raises ConfigError when the file cannot be written."""
+    _write(path, FONT_FACES.sub("", drawn).replace(FONT, FONTS))
+
+
+def export(rows: Sequence[Row], view: View, path: Path) -> None:
+    """Write rows as .csv or .json, histories left out. Raises ConfigError, UsageError for another ending."""
+    values = [msgspec.to_builtins(row) for row in rows]
+    for value in values:
+        del value["latency"], value["history"]
+    if path.suffix == ".json":
+        _write(path, msgspec.json.format(msgspec.json.encode({"now_s": view.now_s, "rows": values}), indent=2).decode())
+    elif path.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=[f.name for f in fields(Row) if f.name not in ("latency", "history")])
+        writer.writeheader()
+        writer.writerows(values)
+        _write(path, text.getvalue())
+    else:
+        raise UsageError(f"export: {path.name} must end in .csv or .json")
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(FONT_FACES.sub("", drawn[0]).replace(FONT, FONTS), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise ConfigError(path, None, f"cannot be written: {e.strerror}") from e

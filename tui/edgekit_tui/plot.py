@@ -36,17 +36,30 @@ class Frame:
     start_s: float
     end_s: float
     top: float
+    bottom: float = 0.0
+    "Above zero for a logarithmic scale."
 
     def dot_x(self, at_s: float) -> float:
         return (at_s - self.start_s) / (self.end_s - self.start_s) * (self.columns * 2 - 1)
 
     def dot_y(self, value: float) -> float:
         """Dots below the upper edge."""
-        return (1 - value / self.top) * (self.rows * 4 - 1)
+        part = value / self.top
+        if self.bottom:
+            part = math.log(max(value, self.bottom) / self.bottom) / math.log(self.top / self.bottom)
+        return (1 - part) * (self.rows * 4 - 1)
 
 
-def plot(series: Sequence[Series], width: int, height: int, *, glyphs: Glyphs, limit: float | None = None) -> Lines:
-    """The series in `width` x `height` cells, from zero up, with a scale on the left and ages below.
+def plot(
+    series: Sequence[Series],
+    width: int,
+    height: int,
+    *,
+    glyphs: Glyphs,
+    limit: float | None = None,
+    log_scale: bool = False,
+) -> Lines:
+    """The series in `width` x `height` cells, from zero up or logarithmic, with a scale on the left and ages below.
 
     Later series are drawn over earlier ones; `limit` is a dashed line where it fits the scale.
     """
@@ -56,11 +69,13 @@ def plot(series: Sequence[Series], width: int, height: int, *, glyphs: Glyphs, l
     highest = max(value for _, value in known)
     shown_limit = limit if limit is not None and limit <= highest * 4 else None
     top = nice_above(max(highest, shown_limit or 0.0) * 1.05)
-    labels = [f"{value:.4g}" for value in (top, top / 2, 0)]
+    positive = [value for _, value in known if value > 0]
+    bottom = nice_below(min([*positive, top / 2]) / 1.05) if log_scale and positive else 0.0
+    labels = [f"{value:.3g}" for value in (top, math.sqrt(top * bottom) if bottom else top / 2, bottom)]
     margin = max(len(label) for label in labels)
     end = max(at for at, _ in known)
     start = min(end - LEAST_SPAN_S, *(at for at, _ in known))
-    frame = Frame(columns=width - margin - 2, rows=height - 2, start_s=start, end_s=end, top=top)
+    frame = Frame(columns=width - margin - 2, rows=height - 2, start_s=start, end_s=end, top=top, bottom=bottom)
     cells: dict[tuple[int, int], tuple[int, str, str]] = {}
     for one in series:
         for x, y in _dots(one.points, frame):
@@ -86,6 +101,12 @@ def nice_above(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next((step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8) if step * power >= value), 10 * power)
+
+
+def nice_below(value: float) -> float:
+    """The greatest of 1, 2, 5 times a power of ten that is not above `value`, which is above zero."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return max(step * power for step in (1, 2, 5) if step * power <= value or step == 1)
 
 
 def _dots(points: Sequence[tuple[float, float | None]], frame: Frame) -> Iterable[tuple[int, int]]:

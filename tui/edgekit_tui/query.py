@@ -9,13 +9,15 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from edgekit.errors import UsageError
+from edgekit.fleet import FleetEvent
 from edgekit_tui.rows import Row
 
-TEXT_FIELDS: dict[str, Callable[[Row], str]] = {
+TEXT_FIELDS: Mapping[str, Callable[[Row], str]] = {
     "device": lambda row: row.device,
     "site": lambda row: row.site,
     "state": lambda row: row.state,
@@ -25,7 +27,7 @@ TEXT_FIELDS: dict[str, Callable[[Row], str]] = {
     "precision": lambda row: row.precision,
     "runtime": lambda row: row.runtime,
 }
-NUMBER_FIELDS: dict[str, Callable[[Row, float], float | None]] = {
+NUMBER_FIELDS: Mapping[str, Callable[[Row, float], float | None]] = {
     "p50": lambda row, _: row.p50_ms,
     "p99": lambda row, _: row.p99_ms,
     "n": lambda row, _: row.sample_count,
@@ -38,6 +40,24 @@ NUMBER_FIELDS: dict[str, Callable[[Row, float], float | None]] = {
 "p50 and p99 in ms, fail and mem in percent, temp in degrees Celsius, age in seconds."
 ALIASES = {"name": "device", "req": "qps", "rate": "qps", "memory": "mem", "temperature": "temp", "seen": "age"}
 
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What can be asked of one kind of value."""
+
+    texts: Mapping[str, Callable[[Any], str]]
+    numbers: Mapping[str, Callable[[Any, float], float | None]]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+ROWS = Fields(TEXT_FIELDS, NUMBER_FIELDS, ALIASES)
+EVENTS = Fields(
+    texts={"device": lambda e: e.device, "site": lambda e: e.site, "kind": lambda e: e.event.kind,
+           "text": lambda e: e.event.text},
+    numbers={"age": lambda e, now_s: now_s - e.received_s},
+    aliases={"name": "device"},
+)  # fmt: skip
+
 _TERM = re.compile(r"(?P<field>[A-Za-z_][A-Za-z_0-9]*)(?P<op>>=|<=|[:=<>])(?P<value>.*)\Z", re.DOTALL)
 _NUMBER = re.compile(r"(?P<number>-?\d+(\.\d+)?)(?P<unit>ms|s|m|h|d|%|c)?\Z", re.IGNORECASE)
 _AGE_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -45,16 +65,16 @@ _AGE_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed filter. `matches(row, now_s)` is true for the rows to keep; the empty filter keeps all."""
+    """A parsed filter. `matches(value, now_s)` is true for what to keep; the empty filter keeps all."""
 
     text: str = ""
-    tests: tuple[Callable[[Row, float], bool], ...] = ()
+    tests: tuple[Callable[[Any, float], bool], ...] = ()
 
-    def matches(self, row: Row, now_s: float) -> bool:
-        return all(test(row, now_s) for test in self.tests)
+    def matches(self, value: Row | FleetEvent, now_s: float) -> bool:
+        return all(test(value, now_s) for test in self.tests)
 
 
-def parse_query(text: str) -> Query:
+def parse_query(text: str, fields: Fields = ROWS) -> Query:
     """The filter. Raises UsageError that says which term is wrong and what would be right."""
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
@@ -62,37 +82,36 @@ def parse_query(text: str) -> Query:
         words = list(lexer)
     except ValueError as e:
         raise UsageError(f"filter: {text.strip()}: a quote is not closed") from e
-    return Query(text.strip(), tuple(_test(word) for word in words if word != "!"))
+    return Query(text.strip(), tuple(_test(word, fields) for word in words if word != "!"))
 
 
-def _test(word: str) -> Callable[[Row, float], bool]:
+def _test(word: str, fields: Fields) -> Callable[[Any, float], bool]:
     if word.startswith("!"):
-        inner = _test(word[1:])
-        return lambda row, now_s: not inner(row, now_s)
+        inner = _test(word[1:], fields)
+        return lambda value, now_s: not inner(value, now_s)
     term = _TERM.match(word)
     if term is None:
         pattern = _regex(word)
-        return lambda row, _: any(pattern.search(read(row)) for read in TEXT_FIELDS.values())
-    field, op, value = _field(term["field"].lower()), term["op"], term["value"]
-    if field in TEXT_FIELDS:
-        return _text_test(field, op, value)
-    return _number_test(field, op, value)
+        return lambda value, _: any(pattern.search(read(value)) for read in fields.texts.values())
+    name, op, value = _field(term["field"].lower(), fields), term["op"], term["value"]
+    if name in fields.texts:
+        return _text_test(name, fields.texts[name], op, value)
+    return _number_test(name, fields.numbers[name], op, value)
 
 
-def _field(name: str) -> str:
-    name = ALIASES.get(name, name)
-    known = [*TEXT_FIELDS, *NUMBER_FIELDS]
+def _field(name: str, fields: Fields) -> str:
+    name = fields.aliases.get(name, name)
+    known = [*fields.texts, *fields.numbers]
     if name not in known:
-        near = difflib.get_close_matches(name, [*known, *ALIASES], n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, [*known, *fields.aliases], n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
         raise UsageError(f"filter: no field '{name}'; {hint}")
     return name
 
 
-def _text_test(field: str, op: str, value: str) -> Callable[[Row, float], bool]:
+def _text_test(field: str, read: Callable[[Any], str], op: str, value: str) -> Callable[[Any, float], bool]:
     if op not in ":=":
         raise UsageError(f"filter: {field} is text; write {field}:{value}")
-    read = TEXT_FIELDS[field]
     if op == "=":
         wanted = value.casefold()
         return lambda row, _: read(row).casefold() == wanted
@@ -100,14 +119,15 @@ def _text_test(field: str, op: str, value: str) -> Callable[[Row, float], bool]:
     return lambda row, _: bool(pattern.search(read(row)))
 
 
-def _number_test(field: str, op: str, value: str) -> Callable[[Row, float], bool]:
+def _number_test(
+    field: str, read: Callable[[Any, float], float | None], op: str, value: str
+) -> Callable[[Any, float], bool]:
     if op == ":":
         raise UsageError(f"filter: {field} is a number; write {field}>{value or '50'}")
     match = _NUMBER.match(value)
     if match is None:
         raise UsageError(f"filter: '{value}' after {field}{op} is not a number")
     bound = float(match["number"]) * _scale(field, (match["unit"] or "").lower())
-    read = NUMBER_FIELDS[field]
     compare: Callable[[float], bool] = {
         ">": lambda x: x > bound,
         "<": lambda x: x < bound,
@@ -116,7 +136,7 @@ def _number_test(field: str, op: str, value: str) -> Callable[[Row, float], bool
         "=": lambda x: x == bound,
     }[op]
 
-    def test(row: Row, now_s: float) -> bool:
+    def test(row: Any, now_s: float) -> bool:
         number = read(row, now_s)
         return number is not None and compare(number)
 

@@ -45,6 +45,13 @@ class Row:
     temperature_c: float | None
     last_seen_s: float
     "Unix time here."
+    latency: Histogram | None = None
+    "This model's, behind the percentiles: groups of rows merge it."
+    accuracy_ratio: float | None = None
+    "Of its artifact against the standard one."
+    throttled: bool = False
+    dropped: int = 0
+    "Messages this device lost since its start, by its own word."
 
     @property
     def key(self) -> RowKey:
@@ -76,6 +83,8 @@ class Totals:
     malformed: int
     last_seen_s: float | None
     "None: nothing was heard yet."
+    latency: Histogram | None = None
+    "Of all live devices, behind the percentiles."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +136,7 @@ def totals_of(fleet: Fleet, rows: Iterable[Row]) -> Totals:
         gaps=sum(device.gaps for device in fleet.devices.values()),
         malformed=fleet.malformed,
         last_seen_s=max(seen, default=None),
+        latency=latency,
     )
 
 
@@ -187,6 +197,10 @@ def _row(device: Device, model: str, served: ModelState | None, trace: Trace | N
         memory_total_bytes=total,
         temperature_c=readings.temperature_c if readings else None,
         last_seen_s=device.last_seen_s,
+        latency=latency,
+        accuracy_ratio=served.accuracy_ratio if served else None,
+        throttled=bool(readings and readings.throttled),
+        dropped=sum(metrics.outbox.dropped.values()) if metrics else 0,
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from edgekit_tui import draw
 from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.feed import Link, View
 from edgekit_tui.ink import right_align
+from edgekit_tui.places import ALERTS, OVERVIEW, TOP, Route
 from edgekit_tui.rows import Totals
 
 ORDER = ("online", "throttled", "late", "stale", "offline")
@@ -115,15 +118,20 @@ def data_age(view: View, now_s: float) -> Line:
     )
 
 
+def p50_span(totals: Totals, glyphs: Glyphs) -> Line:
+    return ((draw.ms(totals.p50_ms, glyphs), "p50"),)
+
+
+def p99_span(totals: Totals, glyphs: Glyphs) -> Line:
+    supported = totals.sample_count >= draw.SUPPORTED_P99
+    return ((draw.p99_text(totals.p99_ms, totals.sample_count, glyphs), "p99" if supported else "faint"),)
+
+
 def compact(view: View, width: int, glyphs: Glyphs, now_s: float) -> Lines:
-    """Two lines for small screens: states and link; percentiles and throughput."""
+    """Two lines for small screens: states and age of the data; percentiles and throughput."""
     totals = view.totals
-    left = (
-        (" edgekit ", "title"),
-        (f" {draw.count(totals.devices)} dev ", "strong"),
-        *states(totals, glyphs, words=False),
-    )
-    right = (*link_line(view.link, glyphs, now_s), ("  ", "text"), *data_age(view, now_s), (" ", "text"))
+    left = ((f" {draw.count(totals.devices)} dev  ", "strong"), *states(totals, glyphs, words=width >= 70))
+    right = (*data_age(view, now_s), (" ", "text"))
     (latency, _), (throughput, _) = latency_tile(view, 0, glyphs), throughput_tile(view, 0, glyphs)
     second = (
         (" ", "text"),
@@ -135,6 +143,33 @@ def compact(view: View, width: int, glyphs: Glyphs, now_s: float) -> Lines:
     spare = width - draw.width_of(second) - 4
     trend = ((draw.spark([p.p99_ms for p in view.trend], min(spare, 24), glyphs), "spark"), (" ", "text"))
     return right_align(left, right, width), right_align(second, trend, width) if spare > 4 else second
+
+
+def crumbs(path: Route, view: View | None, width: int, glyphs: Glyphs, now_s: float, alerts: int, moment: str) -> Line:
+    """Where one is, with the keys of the places; right of it open alerts and the connection."""
+    here = path[0].kind if path else OVERVIEW
+    arrow = " › " if glyphs.unicode else " > "
+    tabs: list[tuple[str, str]] = [(" edgekit ", "title"), ("  ", "text")]
+    for key, kind in TOP.items() if width >= 76 else ():
+        if kind == ALERTS and here != ALERTS:
+            continue
+        tabs += [(key, "key"), (f" {kind}", "strong" if kind == here else "faint"), ("  ", "text")]
+    if width < 76:
+        tabs.append((here, "strong"))
+    below = "".join(arrow + draw.clean(place.title, not glyphs.unicode) for place in path[1:])
+    if below:
+        room = max(8, width - draw.width_of(tuple(tabs)) - 14)
+        tabs = tabs[:-1] if tabs[-1][0] == "  " else tabs
+        tabs.append((draw.fit(below, min(room, cell_len(below)), glyphs), "accent"))
+    right: Line = ()
+    if moment:
+        right = (*right, (f" {moment} ", "bad"), ("  ", "text"))
+    if alerts:
+        right = (*right, (f"{alerts} alert{'s' if alerts > 1 else ''}", "bad"), ("  ", "text"))
+    if view is not None:
+        right = (*right, *link_line(view.link, glyphs, now_s), (" ", "text"))
+    line = right_align(tuple(tabs), right, width)
+    return line if len(line) > len(tabs) or not moment else right_align(tuple(tabs[:2]), right, width)
 
 
 def nothing_yet(view: View | None, glyphs: Glyphs, *, filtered: str = "") -> Lines:

@@ -1,0 +1,135 @@
+"""The same model over the fleet: merged by artifact and by board, standard against Flash side by side. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from edgekit.telemetry.histogram import merge_all
+from edgekit.telemetry.messages import Histogram
+from edgekit_tui import draw
+from edgekit_tui.draw import Glyphs, Line, Lines
+from edgekit_tui.rows import Row, percentile
+
+FULL_PRECISIONS = ("float32", "fp32", "float", "full")
+STANDARD, FLASH = "standard", "flash"
+WIDTHS = {"devices": 8, "p50": 8, "p99": 8, "n": 7, "req/s": 7, "over": 5}
+"Columns after the name, in cells."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Rows taken together; percentiles come from the merged histogram of all their samples."""
+
+    name: str
+    rows: tuple[Row, ...]
+    latency: Histogram | None
+
+    @property
+    def p50_ms(self) -> float | None:
+        return percentile(self.latency, 0.50)
+
+    @property
+    def p99_ms(self) -> float | None:
+        return percentile(self.latency, 0.99)
+
+    @property
+    def samples(self) -> int:
+        return self.latency.count if self.latency else 0
+
+    @property
+    def qps(self) -> float:
+        return sum(row.qps or 0.0 for row in self.rows)
+
+    @property
+    def over(self) -> int:
+        """Rows over their limit."""
+        return sum(1 for row in self.rows if row.limit_ms and row.p99_ms is not None and row.p99_ms > row.limit_ms)
+
+
+def group(name: str, rows: Iterable[Row]) -> Group:
+    """These rows as one; the samples of devices that are gone are left out."""
+    kept = tuple(rows)
+    live = (row.latency for row in kept if row.latency is not None and row.state not in ("offline", "stale"))
+    return Group(name=name, rows=kept, latency=merge_all(live))
+
+
+def groups(rows: Iterable[Row], by: Callable[[Row], str]) -> list[Group]:
+    """One group for each value of `by`, by name; rows for which it is empty are left out."""
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        if name := by(row):
+            parts.setdefault(name, []).append(row)
+    return [group(name, parts[name]) for name in sorted(parts)]
+
+
+def kind_of(row: Row) -> str:
+    """Standard or flash; empty while the precision is not told."""
+    if not row.precision:
+        return ""
+    return STANDARD if row.precision.lower() in FULL_PRECISIONS else FLASH
+
+
+def table(title: str, found: Sequence[Group], width: int, glyphs: Glyphs) -> tuple[Line, list[tuple[str, Line]]]:
+    """A header and a line for each group."""
+    columns = dict(WIDTHS)
+    while columns and width - sum(columns.values()) < 18:
+        columns.popitem()
+    name = width - sum(columns.values())
+    header: Line = ((draw.fit(title, name, glyphs), "head"),
+                    *((text.rjust(cells), "head") for text, cells in columns.items()))  # fmt: skip
+    return header, [(one.name, _line(one, name, columns, glyphs)) for one in found]
+
+
+def _line(one: Group, name: int, columns: dict[str, int], glyphs: Glyphs) -> Line:
+    devices = {(row.site, row.device) for row in one.rows}
+    values = {
+        "devices": (draw.count(len(devices)), "text"),
+        "p50": (draw.ms(one.p50_ms, glyphs), "p50"),
+        "p99": (draw.p99_text(one.p99_ms, one.samples, glyphs), "p99"),
+        "n": (draw.number(one.samples, glyphs), "faint"),
+        "req/s": (draw.number(one.qps, glyphs), "text"),
+        "over": (draw.number(one.over, glyphs) if one.over else glyphs.missing, "bad" if one.over else "faint"),
+    }
+    cells = tuple((values[key][0].rjust(width), values[key][1]) for key, width in columns.items())
+    return ((draw.fit(one.name, name, glyphs), "strong"), *cells)
+
+
+def plain(title: str, found: Sequence[Group], width: int, glyphs: Glyphs) -> Lines:
+    """The table without a cursor."""
+    header, items = table(title, found, width, glyphs)
+    return (header, *(line for _, line in items))
+
+
+def side_by_side(rows: Sequence[Row], width: int, glyphs: Glyphs) -> Lines:
+    """Standard against Flash on each board: the only fair comparison is on the same one."""
+    name = max(14, width - 56)
+    head = f"{draw.fit('board', name, glyphs)}{'standard p50/p99':>20}{'flash p50/p99':>20}{'flash is':>15}"
+    lines: list[Line] = [((head[:width], "head"),)]
+    for board in [*groups(rows, lambda row: row.board), group("whole fleet", rows)]:
+        kinds = {one.name: one for one in groups(board.rows, kind_of)}
+        standard, flash = kinds.get(STANDARD), kinds.get(FLASH)
+        lines.append((
+            (draw.fit(board.name, name, glyphs), "strong"), (_both(standard, glyphs).rjust(20), "p50"),
+            (_both(flash, glyphs).rjust(20), "p99"), _verdict(standard, flash),
+        ))  # fmt: skip
+    return tuple(lines)
+
+
+def _both(one: Group | None, glyphs: Glyphs) -> str:
+    if one is None or not one.samples:
+        return glyphs.missing
+    return f"{draw.ms(one.p50_ms, glyphs)}/{draw.p99_text(one.p99_ms, one.samples, glyphs)} n{len(one.rows)}"
+
+
+def _verdict(standard: Group | None, flash: Group | None) -> tuple[str, str]:
+    """How Flash does against standard, by the median."""
+    a = standard.p50_ms if standard else None
+    b = flash.p50_ms if flash else None
+    if not a or not b:
+        return "no comparison".rjust(15), "faint"
+    if a >= b * 1.02:
+        return f"{a / b:.1f}x faster".rjust(15), "good"
+    if b >= a * 1.02:
+        return f"{b / a:.1f}x slower".rjust(15), "bad"
+    return "the same".rjust(15), "text"
