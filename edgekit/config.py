@@ -70,7 +70,7 @@ def supervisor(environ: Mapping[str, str] = os.environ) -> Supervisor:
     """From NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. Source: sd_notify(3), sd_watchdog_enabled(3)."""
     period = environ.get("WATCHDOG_USEC", "")
     is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-    watchdog_s = int(period) / 1e6 if period.isdigit() and int(period) > 0 and is_ours else None
+    watchdog_s = int(period) / 1e6 if period.isdecimal() and int(period) > 0 and is_ours else None
     return Supervisor(notify_socket=environ.get("NOTIFY_SOCKET") or None, watchdog_s=watchdog_s)
 
 

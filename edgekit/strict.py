@@ -32,7 +32,7 @@ def read_json(path: Path, kind: type[T], *, error: type[ConfigError] = ConfigErr
         raise error(path, None, "no such file") from e
     except OSError as e:
         raise error(path, None, f"cannot be read: {e}") from e
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise error(path, None, f"not JSON: {e}") from e
     return convert(table, kind, path=path, error=error)
 

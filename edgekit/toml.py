@@ -22,5 +22,7 @@ def read_table(path: Path, *, error: type[ConfigError] = ConfigError) -> dict[st
         raise error(path, None, "no such file") from e
     except (OSError, UnicodeDecodeError) as e:
         raise error(path, None, f"cannot be read: {e}") from e
-    except tomllib.TOMLDecodeError as e:
+    except RecursionError as e:
+        raise error(path, None, "not TOML: nested too deeply") from e
+    except ValueError as e:  # TOMLDecodeError, and what int() says of thousands of digits
         raise error(path, None, f"not TOML: {e}") from e

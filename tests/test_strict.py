@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from edgekit.errors import CatalogError, ConfigError
 from edgekit.strict import convert, read_json, read_toml
 
@@ -91,6 +92,13 @@ def test_what_is_not_toml_says_where(tmp_path: Path) -> None:
     assert "line 1" in failure(write(tmp_path, "name = \n")).problem
 
 
+@pytest.mark.parametrize("text", ["name = " + "[" * 3000, "name = " + "9" * 5000, 'name = "a"\nname = "b"\n'])
+def test_what_breaks_a_parser_is_one_error_too(tmp_path: Path, text: str) -> None:
+    problem = failure(write(tmp_path, text)).problem
+    assert problem.startswith("not TOML: ")
+    assert "\n" not in problem
+
+
 def test_a_missing_file_a_folder_and_binary_are_each_one_clear_error(tmp_path: Path) -> None:
     assert failure(tmp_path / "absent.toml").problem == "no such file"
     assert "cannot be read" in failure(tmp_path).problem
@@ -107,6 +115,9 @@ def test_json_is_read_as_strictly(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"inner\.size_bites: unknown key; did you mean 'size_bytes'"):
         read_json(path, Outer)
     path.write_text('{"name": ')
+    with pytest.raises(ConfigError, match="not JSON"):
+        read_json(path, Outer)
+    path.write_text('{"name": ' + "[" * 100_000)
     with pytest.raises(ConfigError, match="not JSON"):
         read_json(path, Outer)
     with pytest.raises(ConfigError, match="no such file"):
