@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -151,6 +152,8 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     axes: Mapping[str, int] = {}
     tolerant: TolerantConfig | None = None
     batch: BatchConfig | None = None
+    isolation: Literal["auto", "thread", "process"] = "auto"
+    "Where the runtime lives; auto: in a process of its own where it uses an accelerator or a delegate."
     cache: bool = True
     "False: its answers are not kept, whatever `[cache]` says."
 
@@ -174,6 +177,18 @@ class MemoryConfig(_Section, frozen=True, kw_only=True):
     "Of the time waiting for memory, at which caches and tolerant lanes go too."
 
 
+class HealthConfig(_Section, frozen=True, kw_only=True):
+    """`[health]`: when a lane counts as stuck, and when an artifact is given up."""
+
+    stuck_s: float = 10.0
+    "An inference that takes longer is stuck, unless its kind is slow."
+    probe_s: float = 30.0
+    "A lane that has not answered for this long is asked by the daemon itself."
+    failures: int = 3
+    "Of an artifact's runtime within `minutes`: then the next candidate is served instead."
+    minutes: float = 10.0
+
+
 class DaemonConfig(_Section, frozen=True, kw_only=True):
     """`edgekit.toml`."""
 
@@ -184,6 +199,7 @@ class DaemonConfig(_Section, frozen=True, kw_only=True):
     mqtt: MqttConfig = MqttConfig()
     cache: CacheConfig = CacheConfig()
     memory: MemoryConfig = MemoryConfig()
+    health: HealthConfig = HealthConfig()
     model: tuple[ModelConfig, ...] = ()
 
 
@@ -215,6 +231,10 @@ def _check_numbers(config: DaemonConfig, path: Path | str) -> None:
         ("cache.ttl_s", config.cache.ttl_s, 0, endless),
         ("memory.limit_mb", config.memory.limit_mb, 1, endless),
         ("memory.pressure_percent", config.memory.pressure_percent, 0, 100),
+        ("health.stuck_s", config.health.stuck_s, 0.1, endless),
+        ("health.probe_s", config.health.probe_s, 1, endless),
+        ("health.failures", config.health.failures, 1, endless),
+        ("health.minutes", config.health.minutes, 0, endless),
         *(("memory.low", share, 0, 1) for share in config.memory.low),
         ("http.max_request_bytes", config.http.max_request_bytes, 1, endless),
         ("http.max_connections", config.http.max_connections, 1, endless),

@@ -81,7 +81,7 @@ def test_json_data_may_be_flat_or_nested(data):
 
 
 @pytest.mark.parametrize("datatype", DTYPES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_every_datatype_comes_back_bit_for_bit_in_both_encodings(datatype, data):
     dtype = np.dtype(DTYPES[datatype])

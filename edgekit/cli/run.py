@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgekit.config import DaemonConfig, ModelConfig
-    from edgekit.serve.daemon import Ready
+    from edgekit.serve.birth import Ready
 
 COMMAND_LINE = "the command line"
 
@@ -42,7 +42,11 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.model) == bool(args.config):
         raise UsageError("give the models to serve, or --config edgekit.toml, one of the two")
     source = str(args.config) if args.config else COMMAND_LINE
-    config = check_daemon_config(configured(load_daemon_config(args.config) if args.config else None, args), source)
+
+    def reread() -> DaemonConfig:
+        return check_daemon_config(configured(load_daemon_config(args.config) if args.config else None, args), source)
+
+    config = reread()
     try:
         from edgekit.serve.daemon import Daemon  # deferred: it needs numpy and the server's libraries
     except ModuleNotFoundError as e:
@@ -55,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         source=source,
         home=home(),
         supervisor=supervisor(),
+        reread=reread if args.config else None,
         announce=announce_json if args.json else announce,
     )
     return daemon.run()

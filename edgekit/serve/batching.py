@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from time import perf_counter
 
 import numpy as np
@@ -116,6 +117,21 @@ def joined(parts: Sequence[Mapping[str, np.ndarray]], size: int) -> dict[str, np
         whole[at:] = whole[at - 1]
         result[name] = whole
     return result
+
+
+def run_joined(
+    session: Session, batching: Batching, parts: Sequence[Mapping[str, np.ndarray]], counts: Sequence[int]
+) -> list[Mapping[str, np.ndarray]]:
+    """One inference of all `parts`, which hold `counts` items; the outputs of each, as views of the whole."""
+    size = batching.size_for(sum(counts))
+    if size == counts[0]:
+        return [session.run(parts[0])]
+    outputs = session.run(joined(parts, size))
+    ends = accumulate(counts)
+    return [
+        {name: value[end - count : end] for name, value in outputs.items()}
+        for count, end in zip(counts, ends, strict=True)
+    ]
 
 
 def why_not_batched(session: Session, signature: Signature) -> str | None:

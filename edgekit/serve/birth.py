@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from edgekit import __version__
 from edgekit.config import DaemonConfig
@@ -13,6 +14,18 @@ from edgekit.errors import ConfigError
 from edgekit.telemetry.messages import Birth, ModelState
 
 _MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """What the daemon says when every model is warm."""
+
+    url: str
+    site: str
+    device: str
+    models: tuple[ModelState, ...]
+    ready_s: float
+    "From the start of the process's work until now."
 
 
 def device_name(config: DaemonConfig, facts: Facts, source: str) -> str:

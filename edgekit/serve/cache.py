@@ -46,6 +46,8 @@ class ResultCache:
     def __init__(self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_bytes = max_bytes
         self.size_bytes = 0
+        self.is_paused = False
+        "True: nothing new is kept."
         self._ttl_s, self._clock = ttl_s, clock
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[str, bytes], _Entry] = OrderedDict()
@@ -71,7 +73,7 @@ class ResultCache:
         # A view would keep what it is a view of.
         own = {name: array if array.base is None else array.copy() for name, array in outputs.items()}
         size = ENTRY_BYTES + sum(array.nbytes for array in own.values())
-        if size > self.max_bytes // 8:
+        if self.is_paused or size > self.max_bytes // 8:
             return
         key = (producer, fingerprint)
         with self._lock:

@@ -11,8 +11,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,17 @@ from edgekit.catalog import board_tables
 from edgekit.config import DaemonConfig, Home, Supervisor
 from edgekit.device.probe import probe
 from edgekit.errors import EdgekitError, RuntimeUnavailable
-from edgekit.serve.birth import birth, describe, device_name
+from edgekit.serve.birth import Ready, birth, describe, device_name
 from edgekit.serve.engine import Engine
+from edgekit.serve.failures import Ledger, boot_id
 from edgekit.serve.http import HttpServer
-from edgekit.serve.listen import listen, read_token, url_of
+from edgekit.serve.listen import listen, new_loop, read_token, url_of
 from edgekit.serve.loader import Loader
 from edgekit.serve.notify import Notifier
 from edgekit.serve.readings import SystemMeter
 from edgekit.serve.routes import Routes
-from edgekit.telemetry.messages import ModelState
+from edgekit.serve.upkeep import Upkeep
+from edgekit.telemetry.messages import Command, ModelState, Reply
 from edgekit.telemetry.reporter import Recorder, Reporter
 
 logger = logging.getLogger(__name__)
@@ -41,18 +41,6 @@ EXTEND_S = 30.0
 FORCED = 130
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """What the daemon says when every model is warm."""
-
-    url: str
-    site: str
-    device: str
-    models: tuple[ModelState, ...]
-    ready_s: float
-    "From the start of the process's work until now."
-
-
 class Daemon:
     """One run. `source` names where the configuration came from, for its errors; `announce` is called when ready."""
 
@@ -63,10 +51,11 @@ class Daemon:
         source: str,
         home: Home,
         supervisor: Supervisor,
+        reread: Callable[[], DaemonConfig] | None = None,
         announce: Callable[[Ready], None],
     ) -> None:
         self._config, self._source, self._home, self._supervisor = config, source, home, supervisor
-        self._announce = announce
+        self._announce, self._reread = announce, reread
         self._started_s = time.monotonic()
         self._notifier = Notifier(supervisor.notify_socket)
         self._engine = Engine()
@@ -88,7 +77,7 @@ class Daemon:
         self._device = device_name(self._config, self._facts, self._source)
         logger.info("%s", describe(self._facts))
         listener = listen(self._config.http, self._source)
-        loop = _new_loop()
+        loop = new_loop()
         try:
             loop.run_until_complete(self._serve(listener))
         finally:
@@ -113,18 +102,9 @@ class Daemon:
             routes, token=self._token, max_request_bytes=http.max_request_bytes, max_connections=http.max_connections
         )
         self._reporter = self._start_reporter()
-        self._loader = Loader(
-            engine=self._engine,
-            home=self._home,
-            facts=self._facts,
-            recorder=self._recorder,
-            tell=self._tell,
-            on_progress=self._note_progress,
-            on_death=self._die_on_the_loop,
-        )
+        self._upkeep = routes.upkeep = self._new_upkeep()
         await server.start(listener)
-        executor = ThreadPoolExecutor(1, thread_name_prefix="load")
-        loading = self._loop.run_in_executor(executor, self._load)
+        loading = self._upkeep.load()
         signs = [asyncio.ensure_future(self._note_loading(loading)), asyncio.ensure_future(self._feed_watchdog())]
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
@@ -133,20 +113,85 @@ class Daemon:
             if loading.done():
                 loading.result()
                 self._become_ready(url_of(listener))
-                signs.append(asyncio.ensure_future(self._tell_ready()))
+                signs += [asyncio.ensure_future(self._tell_ready()), asyncio.ensure_future(self._upkeep.watch())]
                 await stopping
         except EdgekitError as error:
             self._failure = error
         finally:
             await self._leave(server)
-            executor.shutdown(wait=False)
+            self._upkeep.close()
             self._is_stuck = self._is_stuck or not loading.done()
             for task in (*signs, stopping):
                 task.cancel()
 
-    def _load(self) -> None:
-        """On a thread, so that health is answered meanwhile."""
-        self._loader.apply(self._config, self._source)
+    def _new_upkeep(self) -> Upkeep:
+        health = self._config.health
+        ledger = Ledger(
+            self._home.daemon(self._device), limit=health.failures, minutes=health.minutes, boot_id=boot_id()
+        )
+        for failure in ledger.blamed:
+            logger.warning("the daemon before ended in the middle of an inference (%s)", failure.key[:8])
+        loader = Loader(
+            engine=self._engine,
+            home=self._home,
+            facts=self._facts,
+            recorder=self._recorder,
+            tell=self._tell,
+            on_progress=self._note_progress,
+            on_death=self._die_on_the_loop,
+            on_failure=self._note_failure,
+            ledger=ledger,
+        )
+        return Upkeep(
+            loader, self._config, self._source, reread=self._reread, tell=self._tell_event, end=self._end_stuck
+        )
+
+    def _tell_event(self, kind: str, text: str, **detail: Any) -> None:
+        if self._reporter is not None:
+            self._reporter.event(kind, text, **detail)
+
+    def _note_failure(self, model: str, how: str, is_given_up: bool) -> None:
+        """On a lane's thread, after the failure was counted on disk."""
+        self._tell_event("runtime-failed", f"{model}: {how}", given_up=is_given_up)
+        if is_given_up:
+            asyncio.run_coroutine_threadsafe(self._upkeep.apply_again(), self._loop)
+
+    def _end_stuck(self, why: str) -> None:
+        """A runtime that hangs in our own process: say so, and leave the rest to the supervisor."""
+        logger.error("%s; ending, so that another daemon can start", why)
+        self._tell_event("stuck", why)
+        self._notifier.stopping(why)
+        if self._reporter is not None:
+            self._reporter.stop("stuck", timeout_s=1.0)
+        _exit_now(5)
+
+    async def _reload(self) -> str:
+        """Raises as `Upkeep.reload`; told either way."""
+        self._notifier.reloading()
+        try:
+            said = await self._upkeep.reload()
+        except EdgekitError as error:
+            logger.error("not reloaded, the configuration of before goes on: %s", error)
+            self._tell_event("reload-refused", str(error))
+            raise
+        finally:
+            self._notifier.ready(self._status)
+        logger.info("reloaded: %s", said)
+        self._tell_event("reloaded", said)
+        if self._reporter is not None:
+            self._reporter.rebirth()
+        return said
+
+    async def _on_hangup(self) -> None:
+        with contextlib.suppress(EdgekitError):  # said already
+            await self._reload()
+
+    def _on_command(self, command: Command) -> Reply:
+        """On the reporter's thread; only what `mqtt.allowed_commands` lists comes here."""
+        if command.verb != "reload":
+            return Reply(id=command.id, ok=False, text=f"this device does not know '{command.verb}'")
+        said = asyncio.run_coroutine_threadsafe(self._reload(), self._loop).result()
+        return Reply(id=command.id, ok=True, text=said)
 
     def _tell(self, state: ModelState) -> None:
         """A new mapping each time: the reporter's thread may be reading the one before."""
@@ -189,6 +234,9 @@ class Daemon:
             with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C arrives as KeyboardInterrupt instead
                 self._loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
+        if hasattr(signal, "SIGHUP"):
+            self._loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(self._on_hangup()))
+
     def _on_signal(self, name: str) -> None:
         if self._stop.is_set():
             logger.warning("%s again: ending at once", name)
@@ -220,7 +268,8 @@ class Daemon:
     async def _feed_watchdog(self) -> None:
         """At half the period, from this loop: a loop that hangs is a daemon that hangs."""
         while self._supervisor.watchdog_s is not None:
-            self._notifier.alive()
+            if self._upkeep.is_live:
+                self._notifier.alive()
             await asyncio.sleep(self._supervisor.watchdog_s / 2)
 
     def _start_reporter(self) -> Reporter | None:
@@ -235,19 +284,10 @@ class Daemon:
             birth=lambda epoch: birth(epoch, self._config, self._facts, self._models.values()),
             readings=meter.read,
             recorder=self._recorder,
+            on_command=self._on_command,
         )
         reporter.start()
         return reporter
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, which reads and writes with fewer calls; asyncio's own where it is not installed."""
-    try:
-        import uvloop  # deferred: there is none for Windows, and not for every board
-    except ModuleNotFoundError:
-        logger.info("uvloop is not installed: asyncio's own loop costs a request about 0.1 ms more")
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _exit_now(code: int) -> None:

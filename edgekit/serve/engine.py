@@ -10,6 +10,7 @@ from edgekit.errors import EdgekitError, RequestError
 from edgekit.serve.cache import ResultCache, digest
 from edgekit.serve.job import Answer, Job, LaneClosed, Outcome
 from edgekit.serve.lane import TOLERANT, Lane
+from edgekit.serve.pace import Refused
 from edgekit.serve.parameters import Step
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Engine:
     def __init__(self) -> None:
         self.models: dict[str, ServedModel] = {}
         self.cache: ResultCache | None = None
+        self.refusal: str | None = None
+        "Why no request is taken at the moment."
 
     @property
     def is_ready(self) -> bool:
@@ -97,6 +100,11 @@ class Engine:
         """Announce a model before it is loaded."""
         model = self.models[name] = ServedModel(name, version)
         return model
+
+    def check_open(self) -> None:
+        """Raises Refused while nothing is taken."""
+        if self.refusal is not None:
+            raise Refused(self.refusal, retry_after_s=10)
 
     def find(self, name: str, version: str | None = None) -> ServedModel:
         """Raises RequestError (404) naming the models there are."""
@@ -119,6 +127,7 @@ class Engine:
         step: Step | None = None,
     ) -> Answer:
         """One inference, waited for. Raises InputError, RequestError, and what the session raises."""
+        self.check_open()
         model = self.find(name)
         model.ready_lane().signature.check_arrays(inputs, in_sequence=step is not None)
         answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()

@@ -48,6 +48,8 @@ class Job:
     done: Callable[[Outcome], None]
     deadline_ms: float | None = None
     is_tolerant: bool = False
+    is_probe: bool = False
+    "Our own, to see whether the lane answers."
     step: Step | None = None
     fingerprint: bytes | None = None
     "Of the inputs, when the answer may be kept."

@@ -6,15 +6,16 @@ with the numbers, and again when its turn comes; it is never queued to die.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
-from edgekit.errors import EdgekitError, RequestError
+from edgekit.errors import EdgekitError, RequestError, RuntimeUnavailable
 from edgekit.runtimes.warmup import random_inputs, warm_up
-from edgekit.serve.batching import Batching, Window, joined
+from edgekit.serve.batching import Batching, Window, run_joined
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.job import Answer, Job, LaneClosed, Line
 from edgekit.serve.metrics import LaneCounts
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from edgekit.runtimes.session import Session
+    from edgekit.serve.failures import Mark
     from edgekit.telemetry.reporter import Recorder
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,11 @@ class Lane:
         self.window = Window(batching) if batching is not None else None
         self.counts = LaneCounts(batches=self.window.closed if self.window else {})
         self.on_death: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[Lane, str], None] = lambda _lane, _how: None
+        "Its runtime failed; called on the lane's thread."
+        self.mark: Mark | None = None
+        self.answered_s = monotonic()
+        self.running_since_s: float | None = None
         self._recorder, self._precedence = recorder, precedence
         self._line = Line()
         self._is_closed = False
@@ -101,10 +108,11 @@ class Lane:
     def refuse(self, *, errors: int = 0, rejected: int = 0) -> None:
         """Count a request that got no answer."""
         self.counts.refuse(errors=errors, rejected=rejected)
+        self._report(errors=errors, rejected=rejected)
+
+    def _report(self, **counts: int) -> None:
         if self._recorder is not None:
-            self._recorder.count(
-                model=self.model, lane=self.name, artifact=self.artifact, errors=errors, rejected=rejected
-            )
+            self._recorder.count(model=self.model, lane=self.name, artifact=self.artifact, **counts)
 
     def recall(self, fingerprint: bytes) -> Answer | None:
         """What this lane answered to these inputs before, counted as a hit; None when it does not know any more."""
@@ -112,8 +120,7 @@ class Lane:
         if outputs is None:
             return None
         self.counts.hit()
-        if self._recorder is not None:
-            self._recorder.count(model=self.model, lane=self.name, artifact=self.artifact, cache_hits=1)
+        self._report(cache_hits=1)
         return Answer(outputs=outputs, artifact=self.artifact, lane=self.name, queue_ms=0.0, infer_ms=0.0, cached=True)
 
     def close(self, timeout_s: float) -> bool:
@@ -201,11 +208,19 @@ class Lane:
         if not jobs:
             return
         started_s = perf_counter()
+        self.running_since_s = monotonic()
+        if self.mark is not None:
+            self.mark.up()
         try:
             answers = self._run(jobs)
         except EdgekitError as error:
             self._fail(jobs, error)
             return
+        finally:
+            self.running_since_s = None
+            if self.mark is not None:
+                self.mark.down()
+        self.answered_s = monotonic()
         infer_ms = (perf_counter() - started_s) * 1e3
         items = sum(self._items(job) for job in jobs)
         for job, outputs in zip(jobs, answers, strict=True):
@@ -221,7 +236,8 @@ class Lane:
             )
         # After the answers are on their way: accounts are not part of a request's latency.
         for job, outputs in zip(jobs, answers, strict=True):
-            self._account(job, outputs, (started_s - job.submitted_s) * 1e3, infer_ms, items)
+            if not job.is_probe:
+                self._account(job, outputs, (started_s - job.submitted_s) * 1e3, infer_ms, items)
 
     def _run(self, jobs: Sequence[Job]) -> list[Mapping[str, np.ndarray]]:
         """The outputs of each. Raises what the session raises, and RequestError about a sequence."""
@@ -235,18 +251,7 @@ class Lane:
             outputs = self.session.run({**inputs, **self.sequences.before(first.step)})
             self.sequences.after(first.step, outputs)
             return [outputs]
-        counts = [job.items for job in jobs]
-        total = sum(counts)
-        size = self.batching.size_for(total)
-        whole = first.inputs if size == counts[0] else joined([job.inputs for job in jobs], size)
-        outputs = self.session.run(whole)
-        if total == counts[0] == size:
-            return [outputs]
-        ends = [sum(counts[: i + 1]) for i in range(len(counts))]
-        return [
-            {name: value[end - count : end] for name, value in outputs.items()}
-            for count, end in zip(counts, ends, strict=True)
-        ]
+        return run_joined(self.session, self.batching, [job.inputs for job in jobs], [job.items for job in jobs])
 
     def _fail(self, jobs: Sequence[Job], error: EdgekitError) -> None:
         """A batch fails for one of its items: each is tried alone, so that only that one's client hears of it."""
@@ -256,8 +261,13 @@ class Lane:
             return
         if not isinstance(error, RequestError):
             logger.warning("%s: %s", self.model, error)
-        self.refuse(errors=1)
+        if not jobs[0].is_probe:
+            self.refuse(errors=1)
         jobs[0].done(error)
+        if isinstance(error, RuntimeUnavailable):
+            self.on_failure(self, str(error))
+            with contextlib.suppress(EdgekitError):  # begun anew by its next inference, which should not be a client's
+                self.warm_up()
 
     def _account(
         self, job: Job, outputs: Mapping[str, np.ndarray], queue_ms: float, infer_ms: float, items: int

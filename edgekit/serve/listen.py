@@ -1,8 +1,10 @@
-"""The socket the daemon listens on: bound before anything slow happens, so that a taken port is said at once."""
+"""The loop, and the socket it listens on: bound before anything slow happens, so that a taken port is said at once."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import os
 import socket
 import stat
@@ -11,12 +13,24 @@ from pathlib import Path
 from edgekit.config import HttpConfig
 from edgekit.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
 UNIX_MODE = 0o660
 
 
 def listen(http: HttpConfig, source: str) -> socket.socket:
     """A listening TCP or Unix socket. Raises ConfigError (naming `source`) for one that cannot be had."""
     return _listen_unix(http.unix_socket, source) if http.unix_socket else _listen_tcp(http, source)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, which reads and writes with fewer calls; asyncio's own where it is not installed."""
+    try:
+        import uvloop  # deferred: there is none for Windows, and not for every board
+    except ModuleNotFoundError:
+        logger.info("uvloop is not installed: asyncio's own loop costs a request about 0.1 ms more")
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def url_of(listener: socket.socket) -> str:

@@ -10,20 +10,25 @@ import msgspec
 
 from edgekit.catalog import load_model
 from edgekit.config import CacheConfig, DaemonConfig, Home, ModelConfig
+from edgekit.device.memory import available_bytes
 from edgekit.device.probe import Facts
-from edgekit.errors import ConfigError
+from edgekit.device.tree import Tree
+from edgekit.errors import ConfigError, NoUsableArtifact
 from edgekit.manifest import Model
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.engine import Engine, ServedModel
+from edgekit.serve.failures import Ledger
+from edgekit.serve.guard import FRUGAL, NORMAL, REFUSING, SMALL, give_back
 from edgekit.serve.lane import REALTIME, TOLERANT, Lane
 from edgekit.serve.opening import load_lane
-from edgekit.serve.plan import Plan, make_plan, make_tolerant_plan
+from edgekit.serve.plan import Plan, make_plan, make_tolerant_plan, measured_peak_bytes, next_plan, smaller_plan
 from edgekit.serve.precedence import Precedence
 from edgekit.telemetry.messages import ModelState
 from edgekit.telemetry.reporter import Recorder
 
 logger = logging.getLogger(__name__)
 
+NO_MEMORY = "the device has too little memory left to work safely"
 DRAIN_S = 30.0
 """A lane that was replaced gets this long for what it has begun; the memory of one that does not end is not freed."""
 
@@ -39,8 +44,14 @@ class Loader:
     tell: Callable[[ModelState], None] = lambda _: None
     on_progress: Callable[[str], None] = lambda _: None
     on_death: Callable[[], None] = lambda: None
+    on_failure: Callable[[str, str, bool], None] = lambda *_: None
+    "(model, how, whether it is given up); called on a lane's thread."
+    ledger: Ledger | None = None
+    stuck_s: float = 10.0
     plans: dict[tuple[str, str], Plan] = field(default_factory=dict)
     "What is served, by model and lane."
+    level: int = NORMAL
+    "Of the memory guard: what is loaded keeps within it."
     _cache_config: CacheConfig = field(default_factory=CacheConfig)
     _precedence: Precedence = field(default_factory=Precedence)
 
@@ -55,9 +66,11 @@ class Loader:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(source, "model", f"'{name}' is listed twice")
+        self.stuck_s = config.health.stuck_s
         self._set_cache(config.cache)
-        for _, model in wanted:
-            if model.name not in self.engine.models:
+        self._be_frugal()
+        if not self.engine.models:  # at the start: known at once, ready later; afterwards only what is ready is known
+            for _, model in wanted:
                 self.engine.add(model.name, model.version)
         self._load_all(wanted)
         for name in [name for name in self.engine.models if name not in names]:
@@ -75,6 +88,29 @@ class Loader:
             if lane is not None and plan.is_cached:
                 lane.cache = cache
 
+    def record_failure(self, lane: Lane, how: str) -> bool:
+        """Count a failure of a lane's runtime, on disk first; whether it is one too many."""
+        if self.ledger is None:
+            return False
+        self.ledger.record(lane.producer, how)
+        return self.ledger.is_out(lane.producer)
+
+    def _on_failure(self, lane: Lane, how: str) -> None:
+        self.on_failure(lane.model, how, self.record_failure(lane, how))
+
+    def _be_frugal(self) -> None:
+        """What memory is short for goes first, before anything is loaded."""
+        self.engine.refusal = NO_MEMORY if self.level >= REFUSING else None
+        cache = self.engine.cache
+        if cache is not None:
+            cache.is_paused = self.level >= FRUGAL
+            if cache.is_paused:
+                cache.clear()
+        if self.level >= FRUGAL:
+            for served in list(self.engine.models.values()):
+                self._free(served, TOLERANT)
+            give_back()
+
     def _load_all(self, wanted: list[tuple[ModelConfig, Model]]) -> None:
         cores = self.facts.cpu.cores_usable or 1
         share = max(1, cores // len(wanted))
@@ -85,15 +121,19 @@ class Loader:
             self._load_model(settings, model, share)
 
     def _load_model(self, wanted: ModelConfig, model: Model, share: int) -> None:
-        served = self.engine.models[model.name]
+        served = self.engine.models.get(model.name) or ServedModel(model.name, model.version)
         plan = make_plan(
             model, wanted, home=self.home, facts=self.facts, threads=share, progress=lambda t, _: self.on_progress(t)
         )
+        plan = self._fitting(plan, share)
         self._log(plan)
-        self.tell(plan.state("loading"))
+        if served.lane is None:
+            self.tell(plan.state("loading"))
         self._serve(served, plan)
+        served.version = model.version
+        self.engine.models[model.name] = served
         second = None
-        if wanted.tolerant is not None:
+        if wanted.tolerant is not None and self.level < FRUGAL:
             second = make_tolerant_plan(
                 model, wanted, home=self.home, facts=self.facts, progress=lambda t, _: self.on_progress(t)
             )
@@ -102,6 +142,39 @@ class Loader:
         else:
             self._free(served, TOLERANT)
         self.tell(_with_tolerant(plan.state("ready"), second))
+
+    def _fitting(self, plan: Plan, threads: int) -> Plan:
+        """`plan`, or the smallest artifact when memory is short or the plan's measured peak does not fit.
+
+        Raises NoUsableArtifact when that does not fit either.
+        """
+        plan = self._not_failing(plan, threads)
+        if _is_same(self.plans.get((plan.model.name, plan.lane)), plan) and self.level < SMALL:
+            return plan
+        why = "memory is short" if self.level >= SMALL else _why_not_fit(plan, self.home)
+        if why is None:
+            return plan
+        refused = [(plan.label, why)]
+        smaller = smaller_plan(plan, home=self.home, threads=threads)
+        if smaller is None:
+            if self.level >= SMALL:
+                return plan
+            raise NoUsableArtifact(plan.model.name, refused)
+        if (still := _why_not_fit(smaller, self.home)) is not None:
+            raise NoUsableArtifact(plan.model.name, [*refused, (smaller.label, still)])
+        logger.warning("%s: not %s: %s", plan.model.name, plan.label, why)
+        return smaller
+
+    def _not_failing(self, plan: Plan, threads: int) -> Plan:
+        """`plan`, or the next candidate while its runtime has failed too often of late."""
+        if self.ledger is None or not self.ledger.is_out(plan.producer):
+            return plan
+        other = next_plan(plan, home=self.home, threads=threads, is_out=self.ledger.is_out)
+        if other is None:
+            logger.error("%s: %s fails again and again, and there is nothing else to run", plan.model.name, plan.label)
+            return plan
+        logger.warning("%s: %s instead: %s", plan.model.name, other.label, other.reasons[0])
+        return other
 
     def _log(self, plan: Plan) -> None:
         lane = "" if plan.lane == REALTIME else f" ({plan.lane})"
@@ -112,13 +185,28 @@ class Loader:
         key = (served.name, plan.lane)
         if _is_same(self.plans.get(key), plan):
             return
-        lane = load_lane(plan, self.recorder, precedence=self._precedence, cache=self.engine.cache)
+        lane = self._load_marked(plan)
         if plan.lane == TOLERANT:
             _check_alike(served.ready_lane(), lane)
-        lane.on_death = self.on_death
+        lane.on_death, lane.on_failure = self.on_death, self._on_failure
         old = served.swap(plan.lane, lane)
         self.plans[key] = plan
         self._drain(old)
+
+    def _load_marked(self, plan: Plan) -> Lane:
+        """A runtime in our own process may end it while it opens the model already."""
+        mark = self.ledger.mark(plan.producer) if self.ledger is not None and not plan.is_isolated else None
+        if mark is not None:
+            mark.up()
+        try:
+            lane = load_lane(
+                plan, self.recorder, precedence=self._precedence, cache=self.engine.cache, stuck_s=self.stuck_s
+            )
+        finally:
+            if mark is not None:
+                mark.down()
+        lane.mark = mark
+        return lane
 
     def _free(self, served: ServedModel, name: str) -> None:
         self.plans.pop((served.name, name), None)
@@ -133,6 +221,14 @@ class Loader:
     def _drain(self, lane: Lane | None) -> None:
         if lane is not None and not lane.close(DRAIN_S):
             logger.error("%s: a replaced lane is stuck in an inference; its memory is not freed", lane.model)
+
+
+def _why_not_fit(plan: Plan, home: Home) -> str | None:
+    """Admission: what was measured to need more than is available now is not loaded."""
+    peak, free = measured_peak_bytes(plan, home), available_bytes(Tree())
+    if peak is None or free is None or peak <= free:
+        return None
+    return f"peaked at {peak / 2**20:.0f} MiB when measured, {free / 2**20:.0f} MiB are available"
 
 
 def _is_same(old: Plan | None, new: Plan) -> bool:

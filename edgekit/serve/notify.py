@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,10 @@ class Notifier:
     def loading(self, status: str, extend_s: float) -> None:
         """Still starting: ask for `extend_s` more than systemd's start timeout would give."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(extend_s * 1e6)}\nSTATUS={status}")
+
+    def reloading(self) -> None:
+        """The configuration is read again; `ready` follows, whatever comes of it."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
         self._send(f"STOPPING=1\nSTATUS={status}")

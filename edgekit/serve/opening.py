@@ -17,6 +17,7 @@ from edgekit.serve.cache import ResultCache
 from edgekit.serve.lane import TOLERANT, Lane
 from edgekit.serve.plan import Plan
 from edgekit.serve.precedence import Precedence, run_lowered
+from edgekit.serve.remote import RemoteSession
 from edgekit.serve.signature import Signature, signature_of
 from edgekit.telemetry.reporter import Recorder
 
@@ -29,14 +30,18 @@ def load_lane(
     *,
     precedence: Precedence | None = None,
     cache: ResultCache | None = None,
+    stuck_s: float = 10.0,
 ) -> Lane:
-    """The artifact verified, opened and warm at every configured shape. Raises what each of those raises."""
+    """The artifact verified, opened and warm at every configured shape. Raises what each of those raises.
+
+    A runtime in a process of its own is replaced when it does not answer within `stuck_s`.
+    """
     name = plan.model.name
     plan.artifact.verify()
     started = perf_counter()
-    session = _open(plan)
+    session = _open(plan, stuck_s)
     logger.info("%s: sha256 holds; loaded in %.0f ms", name, (perf_counter() - started) * 1e3)
-    session, signature, batching = _batched(plan, session)
+    session, signature, batching = _batched(plan, session, stuck_s)
     lane = Lane(
         model=name,
         name=plan.lane,
@@ -45,7 +50,7 @@ def load_lane(
         signature=signature,
         recorder=recorder,
         precedence=precedence,
-        producer=f"{plan.artifact.record.sha256} {plan.settings}",
+        producer=plan.producer,
         cache=cache if plan.is_cached else None,
         batching=batching,
     )
@@ -54,16 +59,19 @@ def load_lane(
     return lane
 
 
-def _open(plan: Plan) -> Session:
-    work = partial(open_session, plan.artifact.path, plan.settings)
-    return run_lowered(work) if plan.lane == TOLERANT else work()
+def _open(plan: Plan, stuck_s: float) -> Session:
+    path, is_tolerant = plan.artifact.path, plan.lane == TOLERANT
+    if plan.is_isolated:
+        return RemoteSession(path, plan.settings, stuck_s=stuck_s, is_lowered=is_tolerant)
+    work = partial(open_session, path, plan.settings)
+    return run_lowered(work) if is_tolerant else work()
 
 
 def _signature(plan: Plan, session: Session, sizes: tuple[int, ...] = (1,)) -> Signature:
     return signature_of(plan.model, session.inputs, session.outputs, overrides=plan.wanted.axes, batch_sizes=sizes)
 
 
-def _batched(plan: Plan, session: Session) -> tuple[Session, Signature, Batching | None]:
+def _batched(plan: Plan, session: Session, stuck_s: float) -> tuple[Session, Signature, Batching | None]:
     """The session with its signature, opened anew with a fixed first axis when batching is wanted and not possible."""
     wanted = plan.wanted.batch
     if wanted is None:
@@ -78,7 +86,7 @@ def _batched(plan: Plan, session: Session) -> tuple[Session, Signature, Batching
         return session, _signature(plan, session, paying), _batching(wanted, paying)
     logger.warning("%s: no batching: %s", plan.model.name, why_no_more)
     session.close()
-    session = _open(replace(plan, settings=replace(plan.settings, axes=_closed(plan))))
+    session = _open(replace(plan, settings=replace(plan.settings, axes=_closed(plan))), stuck_s)
     return session, _signature(plan, session), None
 
 

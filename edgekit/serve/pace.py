@@ -39,7 +39,11 @@ class Pace:
     def mean_ms(self, size_bytes: int) -> float:
         """What one is expected to take; before the first of its size as the slowest known, 0 when none is."""
         found = self._seen.get(size_bytes)
-        return found[0] if found else max((mean for mean, _ in self._seen.values()), default=0.0)
+        return found[0] if found else self.slowest_ms()
+
+    def slowest_ms(self) -> float:
+        """The mean of the kind that takes longest; 0 before the first."""
+        return max((mean for mean, _ in list(self._seen.values())), default=0.0)
 
     def fastest_ms(self, size_bytes: int) -> float:
         """What one takes at best, 0 before the first. A deadline below it is hopeless whatever the queue."""

@@ -21,6 +21,7 @@ from edgekit.serve.job import Answer, Job, Outcome
 from edgekit.serve.lane import Lane
 from edgekit.serve.pace import Refused
 from edgekit.serve.protocol import DATATYPES, InferenceRequest, decode_request, encode_response
+from edgekit.serve.upkeep import Upkeep
 
 _PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "litert": "tensorflow_lite", "tflite": "tensorflow_lite"}
 
@@ -32,6 +33,7 @@ class Routes:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self.server: HttpServer | None = None
+        self.upkeep: Upkeep | None = None
 
     def __call__(self, request: Request, reply: Reply) -> Callable[[], None] | None:
         try:
@@ -52,7 +54,8 @@ class Routes:
                 extensions = ["binary_tensor_data", "model_configuration"]
                 return _json({"name": "edgekit", "version": __version__, "extensions": extensions})
             case ["v2", "health", "live"]:
-                return _json({"live": True})
+                is_live = self.upkeep is None or self.upkeep.is_live
+                return _json({"live": is_live}, 200 if is_live else 503)
             case ["v2", "health", "ready"]:
                 return _json({"ready": self._engine.is_ready}, 200 if self._engine.is_ready else 400)
             case ["v2", "models", name, *rest]:
@@ -84,6 +87,8 @@ class Routes:
             "edgekit_ready": int(self._engine.is_ready),
             "edgekit_connections": len(self.server.connections) if self.server else 0,
         }
+        if self.upkeep is not None:
+            gauges |= self.upkeep.gauges()
         if (cache := self._engine.cache) is not None:
             gauges |= {"edgekit_cache_bytes": cache.size_bytes, "edgekit_cache_entries": len(cache)}
         return gauges
@@ -96,6 +101,11 @@ class Routes:
             raise RequestError(404, f"no such path for POST: {request.path}")
         model = self._engine.find(unquote(parts[2]), unquote(parts[4]) if len(parts) == 6 else None)
         lane = model.ready_lane()
+        try:
+            self._engine.check_open()
+        except RequestError:
+            lane.refuse(rejected=1)
+            raise
         try:
             json_bytes = request.int_header(b"inference-header-content-length")
             query = decode_request(request.body, json_bytes, lane.signature)

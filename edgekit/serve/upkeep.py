@@ -1,0 +1,173 @@
+"""What a running daemon does beside answering: it looks after its memory and its lanes, and changes while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from edgekit.config import DaemonConfig
+from edgekit.device.memory import read_memory
+from edgekit.device.tree import Tree
+from edgekit.errors import ConfigError, EdgekitError
+from edgekit.runtimes.warmup import random_inputs
+from edgekit.serve.engine import Engine
+from edgekit.serve.guard import STEPS, Guard, read_now
+from edgekit.serve.job import Job
+from edgekit.serve.lane import Lane
+from edgekit.serve.loader import Loader
+from edgekit.serve.remote import RemoteSession
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+MEMORY_EVERY = 2
+"""Looks."""
+PROBE_SHARE = 200
+"""A self-probe takes at most this part of a core: a slow model is probed less often."""
+SLOW = 20
+"""An inference is stuck only when it also takes this many times what one of its kind takes."""
+Tell = Callable[..., None]
+
+
+class Upkeep:
+    """`tell` publishes an event; `end` is called when a runtime in our own process is stuck and only an end helps."""
+
+    def __init__(
+        self,
+        loader: Loader,
+        config: DaemonConfig,
+        source: str,
+        *,
+        reread: Callable[[], DaemonConfig] | None,
+        tell: Tell,
+        end: Callable[[str], None],
+    ) -> None:
+        self._loader, self._config, self._source, self._reread = loader, config, source, reread
+        self._tell, self._end = tell, end
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._tree = Tree()
+        self._usable_bytes = read_memory(self._tree).usable_bytes
+        self._guard = Guard(config.memory)
+        self._probed_s: dict[Lane, float] = {}
+        self.is_live = True
+        "Every loaded lane has answered of late, a client or a probe of ours, and none is stuck."
+
+    @property
+    def engine(self) -> Engine:
+        return self._loader.engine
+
+    def gauges(self) -> dict[str, float]:
+        """For /metrics."""
+        return {"edgekit_live": int(self.is_live), "edgekit_memory_level": self._guard.level}
+
+    def load(self) -> asyncio.Future[None]:
+        """Everything that is configured; on a thread, so that health is answered meanwhile."""
+        return asyncio.get_running_loop().run_in_executor(
+            self._executor, self._loader.apply, self._config, self._source
+        )
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False)
+
+    async def reload(self) -> str:
+        """Read the configuration again and change what it changes, without a failed request; what came of it.
+
+        Raises ConfigError and what loading raises; then everything is as before.
+        """
+        if self._reread is None:
+            raise ConfigError(self._source, None, "there is no configuration file to read again")
+        config = self._reread()
+        fixed = [
+            key for key in ("site", "device", "http", "mqtt") if getattr(config, key) != getattr(self._config, key)
+        ]
+        await self._apply(config)
+        self._guard = Guard(config.memory) if config.memory != self._config.memory else self._guard
+        self._config = config
+        models = ", ".join(self.engine.models)
+        later = f"; {', '.join(fixed)} will change at the next start" if fixed else ""
+        return f"serving {models}{later}"
+
+    async def _apply(self, config: DaemonConfig) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, self._loader.apply, config, self._source)
+        except EdgekitError:
+            if config is not self._config:  # a part of it may have been loaded before the fault was met
+                await loop.run_in_executor(self._executor, self._loader.apply, self._config, self._source)
+            raise
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        look = 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            look += 1
+            if look % MEMORY_EVERY == 0:
+                await self._look_at_memory()
+            self._look_at_lanes(time.monotonic())
+
+    async def _look_at_memory(self) -> None:
+        reading = read_now(self._tree, self._usable_bytes)
+        before = self._guard.level
+        if not self._guard.see(reading, time.monotonic()):
+            return
+        level = self._guard.level
+        text = f"{STEPS[level]}: {reading}"
+        logger.warning("memory: %s", text)
+        self._tell("memory", text, level=level, before=before, available_bytes=reading.available_bytes)
+        self._loader.level = level
+        await self.apply_again()
+
+    async def apply_again(self) -> None:
+        """After something has changed that the loader looks at: memory, failures. What fails is logged and told."""
+        try:
+            await self._apply(self._config)
+        except EdgekitError as error:
+            logger.error("%s", error)
+            self._tell("load-failed", str(error))
+
+    def _look_at_lanes(self, now_s: float) -> None:
+        lanes = [lane for model in list(self.engine.models.values()) for lane in model.lanes]
+        self._probed_s = {lane: at_s for lane, at_s in self._probed_s.items() if lane in lanes}
+        health = self._config.health
+        is_live = True
+        for lane in lanes:
+            self._end_if_stuck(lane, now_s)
+            every_s = max(health.probe_s, PROBE_SHARE * lane.pace.slowest_ms() / 1e3)
+            silent_s = now_s - lane.answered_s
+            is_live = is_live and silent_s < 3 * every_s
+            if silent_s > every_s and now_s - self._probed_s.get(lane, 0.0) > every_s:
+                self._probed_s[lane] = now_s
+                _probe(lane)
+        if is_live != self.is_live:
+            logger.warning("health: %s", "live again" if is_live else "not live: a lane does not answer")
+        self.is_live = is_live
+
+    def _end_if_stuck(self, lane: Lane, now_s: float) -> None:
+        """Our own thread cannot be killed: the process ends, and its supervisor starts another."""
+        since_s = lane.running_since_s
+        if since_s is None or isinstance(lane.session, RemoteSession):
+            return
+        limit_s = max(self._config.health.stuck_s, SLOW * lane.pace.slowest_ms() / 1e3)
+        if now_s - since_s > limit_s:
+            how = f"stuck in an inference for {now_s - since_s:.0f} s"
+            self._loader.record_failure(lane, how)
+            self._end(f"{lane.model}: {lane.artifact} is {how}")
+
+
+def _probe(lane: Lane) -> None:
+    """An inference of our own, in its turn; it counts for nothing but health."""
+    inputs = random_inputs(next(lane.signature.shapes())) | dict(lane.signature.constants)
+    job = Job(inputs=inputs, done=_ignore, is_tolerant=True, is_probe=True)
+    try:
+        lane.submit(job)
+    except EdgekitError as error:
+        logger.info("%s: not probed: %s", lane.model, error)
+
+
+def _ignore(_: Any) -> None:
+    pass

@@ -1,0 +1,68 @@
+"""Failures of runtimes are counted where a process that they end can find them again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgekit.serve.failures import Ledger, key_of
+
+
+def ledger(folder: Path, *, boot_id: str = "boot", now: float = 1000.0, limit: int = 3) -> Ledger:
+    return Ledger(folder, limit=limit, minutes=10, boot_id=boot_id, clock=lambda: now)
+
+
+def test_an_artifact_is_out_after_so_many_failures_and_in_again_later(tmp_path):
+    first = ledger(tmp_path)
+    assert [first.record("a", "stuck") for _ in range(3)] == [1, 2, 3]
+    assert first.is_out("a")
+    assert not first.is_out("b")
+    again = ledger(tmp_path, now=1000 + 599)
+    assert again.is_out("a"), "a new process knows"
+    assert not ledger(tmp_path, now=1000 + 601).is_out("a")
+
+
+def test_what_was_in_an_inference_when_the_process_was_aborted_is_to_blame(tmp_path):
+    script = (
+        "import os, sys; from pathlib import Path; from edgekit.serve.failures import Ledger\n"
+        "ledger = Ledger(Path(sys.argv[1]), limit=3, minutes=10, boot_id='boot')\n"
+        "idle, busy, done = (ledger.mark(name) for name in ('idle', 'busy', 'done'))\n"
+        "busy.up(); done.up(); done.down(); os.abort()\n"
+    )
+    code = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode
+    assert code == -6
+    found = Ledger(tmp_path, limit=3, minutes=10, boot_id="boot")
+    assert [failure.key for failure in found.blamed] == [key_of("busy")]
+    assert (found.recent("busy"), found.recent("idle"), found.recent("done")) == (1, 0, 0)
+    assert ledger(tmp_path).blamed == (), "blamed once"
+
+
+def test_a_power_cut_is_nobodys_failure(tmp_path):
+    ledger(tmp_path).mark("a").up()
+    assert ledger(tmp_path, boot_id="the next boot").blamed == ()
+
+
+def test_an_orderly_end_blames_nobody(tmp_path):
+    mark = ledger(tmp_path).mark("a")
+    mark.up()
+    mark.down()
+    assert ledger(tmp_path).blamed == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"boot" + b"\0" * 60 + b"\1\xff\xfe"])
+def test_damaged_files_are_no_obstacle(tmp_path, content):
+    (tmp_path / "running").write_bytes(content)
+    (tmp_path / "failures.json").write_bytes(content)
+    found = ledger(tmp_path)
+    found.record("a", "stuck")
+    assert ledger(tmp_path).recent("a") == 1
+
+
+def test_more_lanes_than_flags_share_the_last_one(tmp_path):
+    found = ledger(tmp_path)
+    for i in range(80):
+        found.mark(f"lane {i}").up()
+    assert len(ledger(tmp_path).blamed) == 63
