@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help torture demo test check fix wheel bench-serve bench-build clean
+.PHONY: help flash-device torture demo test check fix wheel bench-serve bench-build clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ torture: .venv/.dev ## cut the power at every write of an update (POINTS=N: at m
 
 bench-console: .venv/.dev ## the console over 10,000 devices: first paint, key to paint, processor, memory
 	@$(BIN)/python -m tests.bench.bench_console
+
+flash-device: .venv/.demo ## TARGET=user@host or local:FOLDER, MODEL=digits: install, measure, keep or go back
+	@$(BIN)/edgekit provision $(TARGET) $(if $(MODEL),--model $(MODEL)) $(FLAGS)
 
 wheel: .venv/.dev ## dist/edgekit_deploy-*.whl
 	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .

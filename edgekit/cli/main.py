@@ -22,11 +22,14 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("infer", "one answer for an image, a sound, a text or an .npz"),
     ("release", "make, list, show and compare releases of a daemon's configuration"),
     ("slots", "a device's two slots: what each holds, which one runs, what was refused"),
+    ("provision", "make a board, or a folder here, a device that runs a release and can go back"),
     ("keys", "the keys that sign a repository of releases"),
     ("repo", "publish releases as static files that devices trust by signature"),
     ("update", "on the device: take what the repository offers, if it may be taken, and wait for the verdict"),
     ("rollback", "go back to the release before"),
     ("fleet", "the fleet as a table or JSON"),
+    ("collect", "store every window of a fleet once, acknowledge it, and serve Prometheus"),
+    ("sim", "devices that do not exist, reporting as real ones do"),
     ("broker", "an MQTT broker for trying out, or mosquitto with generated settings"),
     ("demo", "all of it on this machine, with real input"),
 )
@@ -35,6 +38,7 @@ VERBS: tuple[tuple[str, str], ...] = (
 EXTRAS = {
     "onnx": "build", "httptools": "serve", "PIL": "image", "amqtt": "broker", "tuf": "update",
     "cryptography": "sign", "onnxruntime": "onnx", "ai_edge_litert": "litert",
+    "prometheus_client": "collect",
 }  # fmt: skip
 """Packages a verb may need -> the extra that brings them."""
 

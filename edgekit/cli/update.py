@@ -64,8 +64,8 @@ def describe_outcome(outcome: Outcome) -> list[str]:
     from edgekit.cli.slots import details
 
     word = "committed" if outcome.is_committed else "rolled back"
-    received = f"{outcome.received_bytes / 1024:.0f} KiB received"
-    lines = [f"{outcome.release}: {word}, {received}; {outcome.running_release or 'nothing'} runs"]
+    received = f", {outcome.received_bytes / 1024:.0f} KiB received" if outcome.received_bytes else ""
+    lines = [f"{outcome.release}: {word}{received}; {outcome.running_release or 'nothing'} runs"]
     return lines + [f"  {text}" for text in details(outcome.slot)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import sys
 import tempfile
@@ -9,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from edgekit.artifact import RECORD_NAME, STANDARD, Artifact, sha256_of
 from edgekit.bench.candidates import candidates
@@ -37,6 +40,7 @@ class Order:
     """What a release is to be made of."""
 
     name: str
+    "Empty: made of the content."
     sequence: int
     config: Path
     target: Target
@@ -98,9 +102,22 @@ def pack(order: Order, library: Library, home: Home, progress: Progress) -> Stor
             files=tuple(sorted(box.files, key=lambda file: file.path)),
             objectives=tuple(objectives),
         )
+        if not release.name:
+            release = msgspec.structs.replace(release, name=_content_name(release))
+            if (library.folder / f"{release.name}.json").exists():
+                return library.load(release.name)
         stored = seal(release)
         library.save(stored, box.sources)
     return stored
+
+
+def _content_name(release: Release) -> str:
+    """A name made of what it holds, so that the same content is the same release whenever it is made."""
+    what = msgspec.json.encode(
+        (release.files, release.launch, release.objectives, release.target), order="deterministic"
+    )
+    models = "-".join(objective.model for objective in release.objectives)[:40]
+    return f"{models}-{hashlib.sha256(what).hexdigest()[:12]}"
 
 
 def _check_config(config: DaemonConfig, path: Path) -> None:

@@ -1,0 +1,84 @@
+"""The systemd unit that starts the guard: hardened, and without what would keep accelerators from working."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+NAME = "edgekit.service"
+
+_UNIT = """\
+[Unit]
+Description=edgekit guard: starts one of two slots and goes back when a new one fails
+Wants=network-online.target
+After=network-online.target time-sync.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={python} {root}/guard.pyz {root}
+Restart=always
+RestartSec=5
+# The guard holds the deadlines: each release says how long it may take.
+TimeoutStartSec=infinity
+TimeoutStopSec=90
+WatchdogSec=180
+UMask=0027
+{harden}
+[Install]
+WantedBy={wanted_by}
+"""
+
+_USER_SERVICE = """\
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+"""
+
+# Not set, with reason: PrivateDevices, DevicePolicy (GPUs, NPUs and USB accelerators are nodes of many names),
+# MemoryDenyWriteExecute (runtimes compile kernels into memory), ProcSubset=pid (the probe reads /proc/cpuinfo).
+_SYSTEM_SERVICE = """\
+User={user}
+SupplementaryGroups={groups}
+CapabilityBoundingSet=
+AmbientCapabilities=
+NoNewPrivileges=yes
+ProtectSystem=strict
+ReadWritePaths={root}
+ProtectHome={protect_home}
+PrivateTmp=yes
+PrivateMounts=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+RemoveIPC=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+SystemCallErrorNumber=EPERM
+"""
+
+
+def system_unit(root: Path, *, python: str, user: str, groups: tuple[str, ...] = ()) -> str:
+    """For the system's own systemd. `groups`: those of the device nodes (video, render, plugdev) that exist there."""
+    homes = root.is_relative_to("/home") or root.is_relative_to("/root")
+    harden = _SYSTEM_SERVICE.format(
+        user=user, groups=" ".join(groups), root=root, protect_home="read-only" if homes else "yes"
+    )
+    return _UNIT.format(python=python, root=root, harden=harden, wanted_by="multi-user.target")
+
+
+def user_unit(root: Path, *, python: str) -> str:
+    """For `systemd --user`, without root: less can be taken away there."""
+    return _UNIT.format(python=python, root=root, harden=_USER_SERVICE, wanted_by="default.target")
