@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from edgekit.bench.counters import Counts
 from edgekit.manifest import TensorSpec
+from edgekit.runtimes.profile import Profile
 from edgekit.runtimes.session import SessionSettings
 
 
@@ -55,7 +57,15 @@ class Load(_Message, frozen=True, tag="load"):
     seed: int = 0
 
 
-Request = Open | First | WarmUp | Measure | Place | Load
+class Explain(_Message, frozen=True, tag="explain"):
+    """Count what the CPU counts over some queries, then profile as many by operator."""
+
+    path: str
+    settings: SessionSettings
+    runs: int
+
+
+Request = Open | First | WarmUp | Measure | Place | Load | Explain
 
 
 class Opened(_Message, frozen=True, tag="opened"):
@@ -105,4 +115,15 @@ class Loaded(_Message, frozen=True, tag="loaded"):
     span_s: float
 
 
-Reply = Opened | Times | Placed | Loaded | Failed
+class Explained(_Message, frozen=True, tag="explained"):
+    """Where the time goes."""
+
+    profile: Profile
+    times_ms: tuple[float, ...]
+    "Without profiling."
+    usage: tuple[float, int, int] | None
+    "Of these: CPU seconds, page faults, context switches."
+    counts: Counts | None
+
+
+Reply = Opened | Times | Placed | Loaded | Explained | Failed

@@ -46,6 +46,8 @@ class Worker:
             return self._measure(request)
         if isinstance(request, say.Load):
             return self._load(request)
+        if isinstance(request, say.Explain):
+            return self._explain(request)
         return self._place()
 
     def _open(self, request: say.Open) -> say.Opened:
@@ -145,6 +147,26 @@ class Worker:
         else:
             times = load.single_stream(run, request.seconds, request.min_queries)
         return say.Loaded(times_ms=tuple(times), span_s=time.perf_counter() - began)
+
+    def _explain(self, request: say.Explain) -> say.Explained:
+        from edgekit.bench.counters import Counters, between
+        from edgekit.runtimes.profile import profile
+        from edgekit.runtimes.session import open_session
+
+        with Counters() as counters:  # before the session, whose threads inherit them
+            session = open_session(Path(request.path), request.settings) if counters.granted else self._opened()
+            session.run(self._inputs)
+            self._session, before, spent = session, counters.read(), usage()
+            times = self._measure(say.Measure(seconds=0.0, max_samples=request.runs)).times_ms
+            times += self._measure(say.Measure(seconds=0.3, max_samples=50 * request.runs)).times_ms
+            after, used = counters.read(), usage()
+            counts = between(before, after) if counters.granted else None
+        return say.Explained(
+            profile=profile(Path(request.path), request.settings, self._inputs, request.runs),
+            times_ms=times,
+            usage=(used[0] - spent[0], used[1] - spent[1], used[2] - spent[2]) if spent and used else None,
+            counts=counts,
+        )
 
     def _place(self) -> say.Placed:
         # before the profiled second session takes its own share

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("STANDARD", "FLASH"),
         help="two artifacts figure by figure, each at its fastest; 'standard' and 'flash' name the best of their kind",
     )
+    parser.add_argument("--why", action="store_true", help="where the time goes, operator by operator, in sentences")
     modes = parser.add_argument_group("of the selected candidate, or the one that the options above leave")
     modes.add_argument(
         "--scenario",
@@ -63,6 +64,10 @@ def run(args: argparse.Namespace) -> int:
         from edgekit.cli.bench_compare import run_compare
 
         return run_compare(args)
+    if args.why:
+        from edgekit.cli.bench_why import run_why
+
+        return run_why(args)
     if args.scenario or args.soak is not None or args.batch or args.mix:
         from edgekit.cli.bench_modes import run_mode
 

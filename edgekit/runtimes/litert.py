@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import re
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,11 @@ class LiteRtSession:
         if self._placement is None:
             raise RuntimeUnavailable(self.runtime, "does not tell which operators a delegate took")
         return self._placement
+
+    def operator_kinds(self) -> dict[str, int]:
+        """How many operators of each kind there are; empty when this runtime does not tell."""
+        describe = getattr(self._interpreter, "_get_ops_details", None)
+        return dict(Counter(str(node["op_name"]) for node in describe())) if describe else {}
 
     def close(self) -> None:
         """Free the model. Idempotent."""

@@ -80,10 +80,7 @@ class OnnxSession:
 
     def placement(self, inputs: Mapping[str, np.ndarray]) -> Placement:
         """Nodes per provider in one profiled run of a second session. Fused nodes count as one."""
-        with tempfile.TemporaryDirectory(prefix="edgekit-profile-") as folder:
-            session = self._new_session(profile=Path(folder) / "run")
-            session.run(self._output_names, dict(inputs))
-            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        events = json.loads(self.profile_events(inputs, 1))
         providers = [
             event["args"]["provider"]
             for event in sorted(events, key=lambda event: event.get("ts", 0))
@@ -95,6 +92,14 @@ class OnnxSession:
             partitions=changes + 1 if providers else 0,
             asked_for=tuple(name for name, _ in self._settings.providers),
         )
+
+    def profile_events(self, inputs: Mapping[str, np.ndarray], runs: int) -> str:
+        """onnxruntime's own profile of so many runs of a second session, as JSON text."""
+        with tempfile.TemporaryDirectory(prefix="edgekit-profile-") as folder:
+            session = self._new_session(profile=Path(folder) / "run")
+            for _ in range(runs):
+                session.run(self._output_names, dict(inputs))
+            return Path(session.end_profiling()).read_text(encoding="utf-8")
 
     def _new_session(self, *, profile: Path | None = None) -> ort.InferenceSession:
         options = _options(self._settings)
