@@ -44,15 +44,18 @@ def refer(model: Model, path: Path, settings: SessionSettings, samples: Sequence
 
 def measure(reference: Reference, path: Path, settings: SessionSettings, isa: str) -> Accuracy:
     """The artifact at `path` against the standard, with the runtime that will serve it."""
-    outputs = _run(reference.model, path, settings, reference.samples)
-    value = _score(reference.model, reference.metric, reference.samples, outputs, reference.outputs)
+    return judge(reference, _run(reference.model, path, settings, reference.samples), settings.runtime, isa)
+
+
+def judge(reference: Reference, outputs: Sequence[Outputs], runtime: str, isa: str) -> Accuracy:
+    """Outputs for the reference's samples, however they came to be, against the standard's."""
     return Accuracy(
         metric=reference.metric,
-        value=value,
+        value=_score(reference.model, reference.metric, reference.samples, outputs, reference.outputs),
         standard_value=reference.value,
         sample_count=len(reference.samples),
         per_output_sqnr_db={name: sqnr_db(reference.outputs, outputs, name) for name in outputs[0]},
-        runtime=settings.runtime,
+        runtime=runtime,
         isa=isa,
     )
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from edgekit.runtimes.session import SessionSettings, open_session
+
 TOKENS = 32
 """MiniLM's inputs are padded to this; most of the sentences are shorter."""
 PAIRS = 512
@@ -88,3 +90,62 @@ def word_pieces(path: Path) -> Callable[[str], list[int]]:
         return [vocabulary["[CLS]"], *(i for word in words(text) for i in pieces(word)), vocabulary["[SEP]"]]
 
     return tokenize
+
+
+class Pair:
+    """A LiteRT model in float and, as its publisher quantised it, in INT8; real inputs and what they are worth."""
+
+    def __init__(self, standard: Path, int8: Path, reals: list[np.ndarray], labels: list[int] | None) -> None:
+        self.standard, self.int8, self._reals, self._labels = standard, int8, reals, labels
+        self._classes: dict[Path, list[int]] = {}
+
+    def feeds(self, path: Path) -> list[dict[str, np.ndarray]]:
+        """The inputs in the type that the file takes."""
+        session = open_session(path, SessionSettings(runtime="litert", providers=()))
+        spec, grids = session.inputs[0], session.quantization
+        session.close()
+        if spec.dtype == "float32":
+            return [{spec.name: real} for real in self._reals]
+        grid, limits = grids[spec.name], np.iinfo(spec.dtype)
+        steps = [np.clip(np.rint(r / grid.scale) + grid.zero_point, limits.min, limits.max) for r in self._reals]
+        return [{spec.name: step.astype(spec.dtype)} for step in steps]
+
+    def score(self, path: Path) -> float:
+        """Share of right classes; without labels, of classes as the standard finds them."""
+        truth = self._labels or self._found(self.standard)
+        return float(np.mean([a == b for a, b in zip(self._found(path), truth, strict=True)]))
+
+    def _found(self, path: Path) -> list[int]:
+        if path not in self._classes:
+            session = open_session(path, SessionSettings(runtime="litert", providers=()))
+            outputs = [next(iter(session.run(feed).values())) for feed in self.feeds(path)]
+            session.close()
+            self._classes[path] = [int(np.argmax(output)) for output in outputs]
+        return self._classes[path]
+
+
+def kws(data: Path) -> Pair:
+    """Keyword spotting of MLPerf Tiny: 1000 spectrograms, stored on the INT8 model's grid; class = end of the name."""
+    folder = data / "mlperf_tiny"
+    files = sorted((folder / "kws01").glob("*.bin"))
+    stored = [np.fromfile(file, np.int8).astype(np.float32).reshape(1, 49, 10, 1) for file in files]
+    reals = [((values - 83) * 0.584703).astype(np.float32) for values in stored]
+    labels = [int(file.stem.rsplit("_", 1)[1]) for file in files]
+    return Pair(folder / "kws_ref_model_float32.tflite", folder / "kws_ref_model.tflite", reals, labels)
+
+
+def resnet(data: Path) -> Pair:
+    """The larger CIFAR ResNet of MLPerf Tiny on photographs of 32×32, 0..255; judged by agreement."""
+    folder = data / "mlperf_tiny"
+    photos = sorted((data / "imagenet_samples_224").glob("*.jp*g"))
+    small = [np.asarray(Image.open(p).convert("RGB").resize((32, 32)), np.float32)[None] for p in photos]
+    names = "pretrainedResnet_large_float.tflite", "pretrainedResnet_large_int8.tflite"
+    return Pair(folder / names[0], folder / names[1], small, None)
+
+
+def vww(data: Path) -> Pair:
+    """Is there a person? MLPerf Tiny's visual wake words on photographs of 96×96, 0..1; judged by agreement."""
+    folder = data / "mlperf_tiny"
+    photos = sorted((data / "imagenet_samples_224").glob("*.jp*g"))
+    small = [np.asarray(Image.open(p).convert("RGB").resize((96, 96)), np.float32)[None] / 255 for p in photos]
+    return Pair(folder / "vww_96_float.tflite", folder / "vww_96_int8.tflite", small, None)
