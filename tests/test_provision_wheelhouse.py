@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.errors import ReleaseError
+from edgekit.errors import FetchError, ReleaseError
 from edgekit.provision.release import Target
-from edgekit.provision.wheelhouse import collect, why_unfit
+from edgekit.provision.wheelhouse import collect, lock, needs_of_edgekit, why_unfit
 
 BOARD = Target(machine="aarch64", python="3.11")
 
@@ -50,7 +50,31 @@ def test_a_list_without_hashes_is_refused_before_anything_is_downloaded(tmp_path
 
 
 def test_an_unknown_machine_and_a_missing_list_are_said(tmp_path: Path):
-    with pytest.raises(ReleaseError, match="no wheels are known for 'mips'"):
+    with pytest.raises(ReleaseError, match="mips: no wheels are known"):
         collect(tmp_path / "r.txt", Target(machine="mips", python="3.11"), tmp_path)
     with pytest.raises(ReleaseError, match="cannot be read: No such file"):
         collect(tmp_path / "r.txt", BOARD, tmp_path)
+
+
+def test_what_edgekit_needs_is_read_from_its_own_metadata():
+    core = needs_of_edgekit([])
+    served = needs_of_edgekit(["serve", "onnx"])
+    assert any(need.startswith("numpy") for need in core)
+    assert not any("onnxruntime" in need for need in core)
+    assert any(need.startswith("onnxruntime") and "extra" not in need for need in served)
+    assert any(need.startswith("uvloop") and "win32" in need for need in served)
+
+
+@pytest.mark.network
+def test_a_lock_names_one_wheel_of_the_target_with_its_hash_and_can_be_collected(tmp_path: Path):
+    try:
+        text = lock(["msgspec==0.19.0"], BOARD)
+        (tmp_path / "requirements.lock").write_text(text)
+        wheels = collect(tmp_path / "requirements.lock", BOARD, tmp_path)
+    except FetchError as e:
+        pytest.skip(f"the package index is not reachable: {e}")
+    assert text.count("--hash=sha256:") == 1
+    assert [wheel.name for wheel in wheels if "aarch64" in wheel.name] == [wheels[0].name]
+    (tmp_path / "requirements.lock").write_text(text.replace("sha256:", "sha256:0000")[:-5] + "\n")
+    with pytest.raises(FetchError):
+        collect(tmp_path / "requirements.lock", BOARD, tmp_path / "other")

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgekit.provision.pack import Order
-    from edgekit.provision.release import Diff, Library, Stored
+    from edgekit.provision.release import Diff, Library, Stored, Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    steps = parser.add_subparsers(dest="step", metavar="create|list|show|diff", required=True)
+    steps = parser.add_subparsers(dest="step", metavar="lock|create|list|show|diff", required=True)
+    lock = steps.add_parser("lock", help="print a hash-locked list of the wheels that edgekit needs on a board")
+    lock.add_argument("package", metavar="PACKAGE", nargs="*", help="further packages")
+    lock.add_argument("--extra", action="append", default=[], help="of edgekit-deploy; else serve and onnx")
     create = steps.add_parser("create", help="make a release from a daemon's configuration")
     create.add_argument("name", metavar="NAME", help="such as 2026.3 or 1.4.0; given once")
     create.add_argument("--config", type=Path, required=True, help="the edgekit.toml that the devices will run")
     create.add_argument("--requirements", type=Path, help="hash-locked list of wheels; else the device has edgekit")
     create.add_argument("--wheel", type=Path, action="append", default=[], help="a further wheel, edgekit's own")
-    create.add_argument("--machine", help="of the target, as uname -m says; else this machine's")
-    create.add_argument("--python", help="of the target, such as 3.11; else this one's")
     create.add_argument("--sequence", type=int, help="orders releases; else the time now, as Unix seconds")
     create.add_argument("--p99-ms", action="append", default=[], metavar="MODEL=MS", help="bound of the health gate")
     create.add_argument("--soak", type=float, default=30.0, metavar="SECONDS", help="must stay healthy so long")
@@ -30,12 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff = steps.add_parser("diff", help="what changes between two releases, and what is shipped for it")
     diff.add_argument("old", metavar="OLD")
     diff.add_argument("new", metavar="NEW")
+    for step in (lock, create):
+        step.add_argument("--machine", help="of the board, as uname -m says there; else this machine's")
+        step.add_argument("--python", help="of the board, such as 3.11; else this one's")
     for step in (create, listed, show, diff):
         step.add_argument("--library", type=Path, help="folder of releases; else in edgekit's own")
         step.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.step == "lock":
+        return _lock(args)
     library = library_of(args.library)
     if args.step == "list":
         return _list(library, as_json=args.json)
@@ -68,18 +74,32 @@ def _create(args: argparse.Namespace, library: Library) -> Stored:
         return pack(_order(args), library, home(), progress)
 
 
-def _order(args: argparse.Namespace) -> Order:
-    import time
+def _lock(args: argparse.Namespace) -> int:
+    from edgekit.provision import wheelhouse
 
-    from edgekit.provision.pack import Order, this_machine
+    packages = wheelhouse.needs_of_edgekit(args.extra or ["serve", "onnx"])
+    print(wheelhouse.lock([*packages, *args.package], _target(args)), end="")
+    return 0
+
+
+def _target(args: argparse.Namespace) -> Target:
+    from edgekit.provision.pack import this_machine
     from edgekit.provision.release import Target
 
     here = this_machine()
+    return Target(machine=args.machine or here.machine, python=args.python or here.python)
+
+
+def _order(args: argparse.Namespace) -> Order:
+    import time
+
+    from edgekit.provision.pack import Order
+
     return Order(
         name=args.name,
         sequence=int(time.time()) if args.sequence is None else args.sequence,
         config=args.config,
-        target=Target(machine=args.machine or here.machine, python=args.python or here.python),
+        target=_target(args),
         requirements=args.requirements,
         wheels=tuple(args.wheel),
         p99_ms=bounds(args.p99_ms),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from edgekit.errors import FetchError, ReleaseError
@@ -18,6 +22,7 @@ TAGS = {
 }
 """`uname -m` -> platform tags of wheels that run there, newest first. Source: PEP 600."""
 _TIMEOUT_S = 1800
+_EXTRA = re.compile(r"""\s*(?:and\s+)?extra == ['"](?P<name>[^'"]+)['"]""")
 _WHEEL = re.compile(r"^[^-]+-[^-]+(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platform>[^-]+)\.whl$")
 
 
@@ -26,27 +31,64 @@ def collect(requirements: Path, target: Target, folder: Path) -> list[Path]:
 
     Raises ReleaseError (the list is not locked, or has no wheel for the target), FetchError (no network).
     """
-    if target.machine not in TAGS:
-        raise ReleaseError(str(requirements), f"no wheels are known for '{target.machine}', only for {', '.join(TAGS)}")
+    options = _for(target)
     _check_lock(requirements)
-    platforms = [word for tag in TAGS[target.machine] for word in ("--platform", tag)]
-    command = [
-        sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet", "--require-hashes",
-        "--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", target.python, *platforms,
-        "--dest", str(folder), "--requirement", str(requirements),
-    ]  # fmt: skip
-    run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    if run.returncode != 0:
-        said = run.stderr.strip().splitlines()
-        last = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "no word")
-        if "HASH" in run.stderr.upper() and "MATCH" in run.stderr.upper():
-            last = "a package is not what the list's hash says"
-        raise FetchError(str(requirements), last.removeprefix("ERROR: "))
+    words = ["download", "--require-hashes", "--no-deps", *options, "--dest", str(folder)]
+    _pip([*words, "--requirement", str(requirements)], what=str(requirements))
     wheels = sorted(folder.glob("*.whl"))
     for wheel in wheels:
         if problem := why_unfit(wheel.name, target):
             raise ReleaseError(wheel.name, problem)
     return wheels
+
+
+def lock(packages: Sequence[str], target: Target) -> str:
+    """A hash-locked list of what the packages need on the target, all of it wheels. Raises FetchError, ReleaseError."""
+    with tempfile.TemporaryDirectory(prefix="edgekit-lock-") as folder:
+        report = Path(folder) / "report.json"
+        words = ["install", "--dry-run", "--ignore-installed", "--target", folder, "--report", str(report)]
+        _pip([*words, *_for(target), *packages], what=", ".join(packages))
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+    lines = [f"# for {target.machine} with Python {target.python}; made by: edgekit release lock"]
+    for entry in sorted(found, key=lambda entry: str(entry["metadata"]["name"]).lower()):
+        digest = entry["download_info"]["archive_info"]["hashes"]["sha256"]
+        lines.append(f"{entry['metadata']['name']}=={entry['metadata']['version']} --hash=sha256:{digest}")
+    return "\n".join(lines) + "\n"
+
+
+def needs_of_edgekit(extras: Sequence[str]) -> list[str]:
+    """What edgekit's own wheel depends on with these extras, as it is installed here. Raises ReleaseError."""
+    try:
+        declared = metadata.requires("edgekit-deploy") or []
+    except metadata.PackageNotFoundError as e:
+        raise ReleaseError("edgekit-deploy", "is not installed here, so its needs are unknown") from e
+    found = []
+    for requirement in declared:
+        extra = _EXTRA.search(requirement)
+        if extra is None:
+            found.append(requirement)
+        elif extra["name"] in extras:
+            found.append(_EXTRA.sub("", requirement).rstrip("; "))
+    return found
+
+
+def _for(target: Target) -> list[str]:
+    if target.machine not in TAGS:
+        raise ReleaseError(target.machine, f"no wheels are known for this machine, only for {', '.join(TAGS)}")
+    platforms = [word for tag in TAGS[target.machine] for word in ("--platform", tag)]
+    return ["--only-binary", ":all:", "--implementation", "cp", "--python-version", target.python, *platforms]
+
+
+def _pip(words: Sequence[str], *, what: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *words]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if run.returncode == 0:
+        return
+    said = run.stderr.strip().splitlines()
+    last = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "no word")
+    if "DO NOT MATCH THE HASHES" in run.stderr:
+        last = "a package is not what the list's hash says"
+    raise FetchError(what, last.removeprefix("ERROR: "))
 
 
 def _check_lock(requirements: Path) -> None:
@@ -57,8 +99,8 @@ def _check_lock(requirements: Path) -> None:
     lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
     for line in lines:
         if line and not line.startswith(("#", "--hash")) and "--hash=sha256:" not in line:
-            mend = f"pip-compile --generate-hashes, or: pip hash the wheel of {line.split()[0]}"
-            raise ReleaseError(str(requirements), f"'{line}' has no --hash=sha256:…; make the list with {mend}")
+            problem = f"'{line}' has no --hash=sha256:…; make the list with: edgekit release lock"
+            raise ReleaseError(str(requirements), problem)
 
 
 def why_unfit(name: str, target: Target) -> str | None:
