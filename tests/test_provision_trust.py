@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from edgekit.cli.main import main
 from edgekit.errors import ConfigError, ReleaseError, UnreachableError
 from edgekit.provision import keys, slots, state, update
 from edgekit.provision.release import Library
 from edgekit.provision.repository import Repository
 from edgekit.provision.trust import Trust
-from tests.torture.small import make
+from tests.torture.small import Guarded, make
 
 NOW = datetime.now(timezone.utc)
 
@@ -304,3 +305,63 @@ def test_a_repository_that_is_not_there_is_unreachable_and_says_so(world: World)
         world.look(url="http://127.0.0.1:9")
     with pytest.raises(UnreachableError, match="is not fetched"):
         world.look(url="ftp://127.0.0.1")
+
+
+def test_an_update_of_one_artifact_costs_that_artifact_and_little_more(world: World, serve):
+    """Metadata, manifest and payload together, as the server counts them."""
+    sent = [0]
+
+    class Counting(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args, directory=str(world.repository.folder))  # type: ignore[arg-type]
+
+        def copyfile(self, source, outputfile) -> None:
+            data = source.read()
+            sent[0] += len(data)
+            outputfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    settings = update.Settings(repository=serve(Counting))
+    for name, sequence in (("2.0", 20), ("3.0", 30)):
+        stored = make(world.library, name, sequence=sequence, artifact=name.encode() * 100_000)
+        world.repository.publish(world.library, stored, world.keys)
+        sent[0] = 0
+        _, offered = update.look(world.device, settings)
+        assert offered is not None
+        slot, received = update.bring(world.device, offered, settings)
+        state.change(world.device, lambda t, slot=slot: state.mark_good(t, slot, 1.0) or slot)
+    assert received == 300_000
+    assert sent[0] < 300_000 + 12_000
+
+
+def test_the_command_line_makes_keys_publishes_and_updates(world: World, tmp_path: Path, capsys):
+    words = ["--repo", str(tmp_path / "r"), "--keys", str(tmp_path / "k")]
+    assert main(["keys", "create", str(tmp_path / "k")]) == 0
+    assert "keep root.pem and targets.pem off line" in capsys.readouterr().out
+    assert main(["repo", "create", *words]) == 0
+    assert main(["repo", "publish", "1.0", "--library", str(world.library.folder), *words, "--days", "7"]) == 0
+    assert "renew with: edgekit repo refresh" in capsys.readouterr().out
+    assert main(["keys", "show", str(tmp_path / "k"), "--repo", str(world.repository.folder)]) == 0
+    assert capsys.readouterr().out.count("NOT trusted by this repository") == 3
+    assert main(["keys", "rotate", "online", str(tmp_path / "k"), "--repo", str(tmp_path / "r")]) == 0
+    assert "root version 2" in capsys.readouterr().out
+    assert main(["repo", "refresh", *words]) == 0
+    capsys.readouterr()
+
+    root = f"--root={world.device}"
+    assert main(["update", root, "--check"]) == 3
+    assert "this device was not told where to look" in capsys.readouterr().err
+    assert main(["update", root, "--check", "--repository", f"file://{tmp_path}/r"]) == 5
+    assert "not signed by the keys that may" in capsys.readouterr().err
+    (world.device / "trust/root.json").write_bytes(Repository(tmp_path / "r").root_bytes())
+    shutil.rmtree(world.device / "trust/metadata")
+    assert main(["update", root, "--check", "--repository", f"file://{tmp_path}/r"]) == 0
+    assert "offers 1.0: it is new" in capsys.readouterr().out
+    assert main(["update", root, "--no-wait", "--repository", f"file://{tmp_path}/r"]) == 0
+    with Guarded(world.device) as guarded:
+        guarded.wait("a", "good")
+    assert main(["update", root, "--repository", f"file://{tmp_path}/r"]) == 0
+    assert "it is installed and good" in capsys.readouterr().out
+    assert main(["update", root, "--check", "--repository", f"file://{tmp_path}/r"]) == 1
