@@ -90,6 +90,8 @@ class HttpConfig(_Section, frozen=True, kw_only=True):
     "Bearer token; required when `host` is not loopback."
     max_request_bytes: int = 64 * 1024 * 1024
     max_connections: int = 64
+    shared_memory: bool = False
+    "Clients on this machine may name tensors in shared memory objects of their own user."
 
 
 class MqttConfig(_Section, frozen=True, kw_only=True):

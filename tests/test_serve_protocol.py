@@ -271,7 +271,7 @@ def test_a_json_length_outside_the_body_is_refused(length):
         ({"parameters": {"binary_data_output": "yes"}}, "binary_data_output is 'yes'"),
         ({"outputs": [{"name": "v"}]}, "output v: no such output; the model has y, w"),
         ({"outputs": [{"name": "y", "parameters": {"classification": 3}}]}, "classification is not supported"),
-        ({"outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]}, "shared_memory_region is not"),
+        ({"outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]}, "output y: shared memory is off"),
     ],
 )
 def test_parameters_that_cannot_be_honoured_are_refused_not_ignored(more, message):

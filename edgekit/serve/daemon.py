@@ -27,6 +27,7 @@ from edgekit.serve.loader import Loader
 from edgekit.serve.notify import Notifier
 from edgekit.serve.readings import SystemMeter
 from edgekit.serve.routes import Routes
+from edgekit.serve.shared import SharedMemory
 from edgekit.serve.upkeep import Upkeep
 from edgekit.telemetry.messages import Command, ModelState, Reply
 from edgekit.telemetry.reporter import Recorder, Reporter
@@ -97,7 +98,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._watch_signals()
         http = self._config.http
-        routes = Routes(self._engine)
+        routes = Routes(self._engine, SharedMemory() if http.shared_memory else None)
         server = routes.server = HttpServer(
             routes, token=self._token, max_request_bytes=http.max_request_bytes, max_connections=http.max_connections
         )

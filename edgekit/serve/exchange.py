@@ -23,6 +23,8 @@ class Request:
     headers: dict[bytes, bytes]
     keep_alive: bool
     body: memoryview = field(default_factory=lambda: memoryview(b""))
+    user: Callable[[], int | None] = lambda: None
+    "Who sent it, where that can be told (see `shared.user_of`)."
 
     def int_header(self, name: bytes) -> int | None:
         """Raises RequestError (400) for anything but digits."""

@@ -19,6 +19,7 @@ from typing import cast
 
 from edgekit.errors import RequestError
 from edgekit.serve.exchange import App, Request, Response, aligned_body, error_response, parse_head
+from edgekit.serve.shared import user_of
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._is_busy = self._is_lingering = self._is_paused = self._is_last = False
         self._cancel: Callable[[], None] | None = None
+        self._user: tuple[int | None] | None = None
         self.deadline_s = server.loop.time() + IDLE_S
 
     @property
@@ -204,10 +206,16 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request
         assert request is not None
         request.body = body
+        request.user = self._ask_user
         self._body = None
         self._is_busy = True
         self.deadline_s = float("inf")
         self._cancel = self._server.app(request, self._reply)
+
+    def _ask_user(self) -> int | None:
+        if self._user is None and self._transport is not None:
+            self._user = (user_of(self._transport.get_extra_info("socket")),)
+        return self._user[0] if self._user is not None else None
 
     def _reply(self, response: Response) -> None:
         request, transport = self._request, self._transport

@@ -24,6 +24,15 @@ class Step:
     is_last: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A part of a region, as a request names it; `offset` counts from the region's beginning."""
+
+    region: str
+    offset: int
+    size_bytes: int
+
+
 def flag(parameters: Mapping[str, Any], name: str) -> bool:
     """False when absent. Raises RequestError (400) for anything but true and false."""
     value = parameters.get(name, False)
@@ -65,3 +74,12 @@ def step(parameters: Mapping[str, Any]) -> Step | None:
     if type(value) not in (int, str) or (type(value) is str and len(value) > SEQUENCE_ID_LENGTH):
         raise RequestError(400, f"parameter sequence_id must be a number or at most {SEQUENCE_ID_LENGTH} characters")
     return Step(id=value, is_first=flag(parameters, "sequence_start"), is_last=flag(parameters, "sequence_end"))
+
+
+def place_in(parameters: Mapping[str, Any]) -> Place:
+    """What a tensor's parameters name. Raises RequestError (400)."""
+    region = parameters.get("shared_memory_region")
+    size, offset = parameters.get("shared_memory_byte_size"), parameters.get("shared_memory_offset", 0)
+    if type(region) is not str or type(size) is not int or type(offset) is not int or size < 0 or offset < 0:
+        raise RequestError(400, "shared_memory_region, shared_memory_byte_size or shared_memory_offset is not valid")
+    return Place(region=region, offset=offset, size_bytes=size)

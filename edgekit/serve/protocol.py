@@ -1,15 +1,15 @@
 """Open Inference Protocol v2 over HTTP: JSON and the binary tensor extension, to and from numpy without copies.
 
-Source: KServe "Open Inference Protocol" (REST) and "Binary Tensor Data Extension". BYTES (text tensors), BF16, the
-classification and the shared memory extensions are refused with a reason.
+Source: KServe "Open Inference Protocol" (REST) and "Binary Tensor Data Extension". BYTES (text tensors), BF16 and
+the classification extension are refused with a reason.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from edgekit.errors import InputError, RequestError
 from edgekit.manifest import TensorSpec
 from edgekit.serve import parameters as asked
-from edgekit.serve.parameters import Step
+from edgekit.serve.parameters import Place, Step, place_in
 from edgekit.serve.signature import Signature
 
 DTYPES: Mapping[str, str] = {
@@ -67,13 +67,21 @@ class InferenceRequest:
     inputs: Mapping[str, np.ndarray]
     outputs: tuple[tuple[str, bool], ...]
     "(name, wanted as binary), in the order to answer."
+    places: Mapping[str, Place] = field(default_factory=dict)
+    "Outputs that go into shared memory."
     deadline_ms: float | None = None
     priority: str | None = None
     no_cache: bool = False
     step: Step | None = None
 
 
-def decode_request(body: Buffer, json_bytes: int | None, signature: Signature) -> InferenceRequest:
+Shared = Callable[[Place], memoryview]
+"""Reads a part of a region for the caller; None where shared memory is off."""
+
+
+def decode_request(
+    body: Buffer, json_bytes: int | None, signature: Signature, shared: Shared | None = None
+) -> InferenceRequest:
     """The request in `body`, whose first `json_bytes` are JSON (None: all of it).
 
     Raises InputError about a tensor, RequestError about the rest. A tensor's name, datatype, shape and size are all
@@ -90,7 +98,7 @@ def decode_request(body: Buffer, json_bytes: int | None, signature: Signature) -
     step = asked.step(request.parameters)
     if step is not None and not signature.state:
         raise RequestError(400, "parameter sequence_id: this model keeps no state from one request to the next")
-    inputs = _decode_inputs(request.inputs, view[split:], signature, in_sequence=step is not None)
+    inputs = _decode_inputs(request.inputs, view[split:], signature, shared, in_sequence=step is not None)
     default = asked.flag(request.parameters, "binary_data_output")
     kept = signature.state.values() if step is not None else ()
     wanted = request.outputs or [_Output(spec.name) for spec in signature.outputs if spec.name not in kept]
@@ -98,6 +106,7 @@ def decode_request(body: Buffer, json_bytes: int | None, signature: Signature) -
         id=request.id,
         inputs=inputs,
         outputs=tuple(_wanted(output, default, signature) for output in wanted),
+        places={o.name: _place(o, shared) for o in wanted if "shared_memory_region" in o.parameters},
         deadline_ms=asked.deadline_ms(request.parameters),
         priority=asked.priority(request.parameters),
         no_cache=asked.flag(request.parameters, "no_cache"),
@@ -106,7 +115,7 @@ def decode_request(body: Buffer, json_bytes: int | None, signature: Signature) -
 
 
 def _decode_inputs(
-    inputs: Sequence[_Input], binary: memoryview, signature: Signature, *, in_sequence: bool
+    inputs: Sequence[_Input], binary: memoryview, signature: Signature, shared: Shared | None, *, in_sequence: bool
 ) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     bound: dict[str, int] = {}
@@ -117,6 +126,9 @@ def _decode_inputs(
             raise InputError(tensor.name, "given twice")
         dtype = _checked_dtype(tensor, spec)
         signature.check(spec, tensor.shape, bound)
+        if "shared_memory_region" in tensor.parameters:
+            arrays[tensor.name] = _from_shared(tensor, dtype, shared)
+            continue
         size = tensor.parameters.get("binary_data_size")
         if size is None:
             arrays[tensor.name] = _from_json(tensor, dtype)
@@ -133,11 +145,20 @@ def _checked_dtype(tensor: _Input, spec: TensorSpec) -> np.dtype[Any]:
     wanted = DATATYPES.get(spec.dtype, spec.dtype)
     if tensor.datatype != wanted:
         raise InputError(tensor.name, f"has datatype {tensor.datatype}, the model takes {wanted}")
-    if "shared_memory_region" in tensor.parameters:
-        raise InputError(tensor.name, "shared memory is off; send the data in the request")
     if tensor.datatype not in DTYPES:
         raise InputError(tensor.name, f"datatype {tensor.datatype} is not supported here")
     return np.dtype(DTYPES[tensor.datatype])
+
+
+def _from_shared(tensor: _Input, dtype: np.dtype[Any], shared: Shared | None) -> np.ndarray:
+    if shared is None:
+        raise InputError(tensor.name, "shared memory is off; send the data in the request")
+    place = place_in(tensor.parameters)
+    expected = math.prod(tensor.shape) * dtype.itemsize
+    if place.size_bytes != expected:  # before a byte is allocated
+        text = f"shared_memory_byte_size is {place.size_bytes}, {tensor.shape} {tensor.datatype} has {expected}"
+        raise InputError(tensor.name, text)
+    return _from_binary(tensor, dtype, expected, shared(place))
 
 
 def _from_binary(tensor: _Input, dtype: np.dtype[Any], size: Any, rest: memoryview) -> np.ndarray:
@@ -198,10 +219,15 @@ def _wanted(output: _Output, default: bool, signature: Signature) -> tuple[str, 
     if all(output.name != spec.name for spec in signature.outputs):
         known = ", ".join(spec.name for spec in signature.outputs)
         raise RequestError(400, f"output {output.name}: no such output; the model has {known}")
-    for unsupported in ("classification", "shared_memory_region"):
-        if output.parameters.get(unsupported):
-            raise RequestError(400, f"output {output.name}: parameter {unsupported} is not supported here")
+    if output.parameters.get("classification"):
+        raise RequestError(400, f"output {output.name}: parameter classification is not supported here")
     return output.name, asked.flag({"binary_data": default} | output.parameters, "binary_data")
+
+
+def _place(output: _Output, shared: Shared | None) -> Place:
+    if shared is None:
+        raise RequestError(400, f"output {output.name}: shared memory is off; take the data in the response")
+    return place_in(output.parameters)
 
 
 def encode_response(
@@ -211,6 +237,7 @@ def encode_response(
     model: str,
     version: str,
     parameters: Mapping[str, Any],
+    write: Callable[[Place, memoryview], None] | None = None,
 ) -> tuple[bytes, list[memoryview]]:
     """The JSON of the answer and the binary tensors that follow it, the latter as views of `outputs`.
 
@@ -224,7 +251,15 @@ def encode_response(
         if datatype not in DTYPES:
             raise RequestError(500, f"output {name}: {array.dtype.name} cannot be sent")
         entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
-        if as_binary:
+        place = request.places.get(name)
+        if place is not None and write is not None:
+            write(place, np.ascontiguousarray(array).reshape(-1).data.cast("B"))
+            entry["parameters"] = {
+                "shared_memory_region": place.region,
+                "shared_memory_offset": place.offset,
+                "shared_memory_byte_size": array.nbytes,
+            }
+        elif as_binary:
             entry["parameters"] = {"binary_data_size": array.nbytes}
             # reshape(-1): a view of a scalar cannot be cast
             binary.append(np.ascontiguousarray(array).reshape(-1).data.cast("B"))

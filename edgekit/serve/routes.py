@@ -20,25 +20,33 @@ from edgekit.serve.http import HttpServer
 from edgekit.serve.job import Answer, Job, Outcome
 from edgekit.serve.lane import Lane
 from edgekit.serve.pace import Refused
-from edgekit.serve.protocol import DATATYPES, InferenceRequest, decode_request, encode_response
+from edgekit.serve.parameters import Place
+from edgekit.serve.protocol import DATATYPES, InferenceRequest, Shared, decode_request, encode_response
+from edgekit.serve.shared import SharedMemory
 from edgekit.serve.upkeep import Upkeep
 
 _PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "litert": "tensorflow_lite", "tflite": "tensorflow_lite"}
 
 
+Write = Callable[[Place, memoryview], None]
+
+
 class Routes:
     """The `App` of a daemon: everything but inference is answered at once."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, shared: SharedMemory | None = None) -> None:
+        self._engine, self._shared = engine, shared
         self._loop = asyncio.get_running_loop()
         self.server: HttpServer | None = None
         self.upkeep: Upkeep | None = None
 
     def __call__(self, request: Request, reply: Reply) -> Callable[[], None] | None:
         try:
-            if request.method == "POST":
+            if request.method == "POST" and not request.path.startswith("/v2/systemsharedmemory"):
                 return self._infer(request, reply)
+            if request.path.startswith("/v2/systemsharedmemory"):
+                reply(self._regions(request))
+                return None
             if request.method not in ("GET", "HEAD"):
                 raise RequestError(405, f"{request.method} is not understood here; use GET, or POST to infer")
             reply(self._get(request.path))
@@ -51,7 +59,8 @@ class Routes:
             return self._metrics()
         match [unquote(part) for part in path.strip("/").split("/")]:
             case ["v2"]:
-                extensions = ["binary_tensor_data", "model_configuration"]
+                extensions = ["binary_tensor_data", "model_configuration", "sequence", "parameters"]
+                extensions += ["system_shared_memory"] if self._shared is not None else []
                 return _json({"name": "edgekit", "version": __version__, "extensions": extensions})
             case ["v2", "health", "live"]:
                 is_live = self.upkeep is None or self.upkeep.is_live
@@ -72,6 +81,26 @@ class Routes:
                     case ["infer"]:
                         raise RequestError(405, "infer wants POST")
         raise RequestError(404, f"no such path: {path}")
+
+    def _regions(self, request: Request) -> Response:
+        """Source: Triton "Shared-Memory Extension", HTTP."""
+        if self._shared is None:
+            raise RequestError(404, "shared memory is off; http.shared_memory = true turns it on")
+        user = request.user()
+        match request.method, [unquote(part) for part in request.path.strip("/").split("/")[2:]]:
+            case "GET", ["status"]:
+                return Response(parts=[msgspec.json.encode(self._shared.status(None, user))])
+            case "GET", ["region", name, "status"]:
+                return Response(parts=[msgspec.json.encode(self._shared.status(name, user))])
+            case "POST", ["region", name, "register"]:
+                self._shared.register(name, request.body, user)
+            case "POST", ["region", name, "unregister"]:
+                self._shared.unregister(name, user)
+            case "POST", ["unregister"]:
+                self._shared.unregister(None, user)
+            case _:
+                raise RequestError(404, f"no such path: {request.path}")
+        return _json({})
 
     def _metrics(self) -> Response:
         lanes = [lane for model in self._engine.models.values() for lane in model.lanes]
@@ -108,11 +137,11 @@ class Routes:
             raise
         try:
             json_bytes = request.int_header(b"inference-header-content-length")
-            query = decode_request(request.body, json_bytes, lane.signature)
+            query = decode_request(request.body, json_bytes, lane.signature, self._reader(request))
         except (RequestError, InputError):
             lane.refuse(errors=1)
             raise
-        finish = partial(self._finish, model, query, reply)
+        finish = partial(self._finish, model, query, reply, self._writer(request) if query.places else None)
 
         def done(outcome: Outcome) -> None:
             self._loop.call_soon_threadsafe(finish, outcome)
@@ -121,14 +150,25 @@ class Routes:
         model.submit(job, query.priority, no_cache=query.no_cache)
         return job.cancel
 
-    def _finish(self, model: ServedModel, query: InferenceRequest, reply: Reply, outcome: Outcome) -> None:
+    def _reader(self, request: Request) -> Shared | None:
+        shared = self._shared
+        return None if shared is None else lambda place: shared.read(place, request.user())
+
+    def _writer(self, request: Request) -> Write:
+        shared, user = self._shared, request.user()
+        assert shared is not None, "an output with a place was taken"
+        return lambda place, data: shared.write(place, data, user)
+
+    def _finish(
+        self, model: ServedModel, query: InferenceRequest, reply: Reply, write: Write | None, outcome: Outcome
+    ) -> None:
         try:
-            reply(_refusal(outcome) if isinstance(outcome, EdgekitError) else _answer(model, query, outcome))
+            reply(_refusal(outcome) if isinstance(outcome, EdgekitError) else _answer(model, query, outcome, write))
         except RequestError as error:
             reply(_refusal(error))
 
 
-def _answer(model: ServedModel, query: InferenceRequest, answer: Answer) -> Response:
+def _answer(model: ServedModel, query: InferenceRequest, answer: Answer, write: Write | None) -> Response:
     head, tensors = encode_response(
         query,
         answer.outputs,
@@ -142,6 +182,7 @@ def _answer(model: ServedModel, query: InferenceRequest, answer: Answer) -> Resp
             "cached": answer.cached,
             "batch": answer.batch,
         },
+        write=write,
     )
     if not tensors:
         return Response(parts=[head])
