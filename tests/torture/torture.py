@@ -1,9 +1,10 @@
 """Cuts the power at every system call of an update that changes the file system, and looks what a restart makes of it.
 
 usage: torture.py [--points N] [--updates N] [--restarts N]; 0 points: all of them. Prints a table, and as last line one
-line of JSON: points, survived, updates, restarts. Needs strace. Three parts:
+line of JSON: points, survived, updates, restarts. Needs strace. Four parts:
 
 killed     a whole update under strace, which kills it at the Nth call of each kind, before the call is made
+undone     the same with a release that fails its check, so that going back is cut off as well
 forgotten  the recorded calls of a whole update, replayed up to each point with what was not synced forgotten, in two
            worst cases (see `replay`)
 soak       updates interleaved with restarts: the slot changes after each update and never otherwise
@@ -63,6 +64,7 @@ class Bench:
         make(self.library, "1.0")
         update(self.template, self.library, "1.0")
         make(self.library, "2.0")
+        make(self.library, "bad", check="no")
 
     def fresh(self) -> Path:
         """The device as it was before the update."""
@@ -70,21 +72,12 @@ class Bench:
         subprocess.run(["cp", "-a", str(self.template), str(self.device)], check=True)
         return self.device
 
-    def traced(self, *options: str) -> int:
-        """The exit code of a whole update to 2.0 under strace. Its children are not traced and die with it."""
-        program = [sys.executable, str(PROJECT / "tests/torture/update_once.py")]
+    def traced(self, *options: str, release: str = "2.0") -> int:
+        """The exit code of a whole update under strace. Its children are not traced and die with it."""
+        script = PROJECT / "tests/torture/update_once.py"
+        program = [sys.executable, script, self.device, self.library.folder, release]
         run = subprocess.Popen(
-            [
-                "strace",
-                "-qq",
-                "-o",
-                str(self.log),
-                *options,
-                *program,
-                str(self.device),
-                str(self.library.folder),
-                "2.0",
-            ],
+            ["strace", "-qq", "-o", self.log, *options, *program],
             env=os.environ | {"PYTHONPATH": str(PROJECT)},
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -165,14 +158,16 @@ def survive(root: Path, library: Library) -> None:
     with powered(root):
         if (runs := until_good(root)) not in ("1.0", "2.0"):
             raise Lost(f"after the restart {runs} runs")
+        if (runs := until_good_or_pending_ends(root)) not in ("1.0", "2.0"):
+            raise Lost(f"after the verdict {runs} runs")
     update(root, library, "2.0")
 
 
-def killed_points(bench: Bench) -> list[tuple[str, int]]:
+def killed_points(bench: Bench, release: str) -> list[tuple[str, int]]:
     """Every call of an undisturbed update that may change the file system: its name and which of its kind it is."""
     bench.fresh()
-    if bench.traced("-e", f"trace={','.join(CHANGING)}") != 0:
-        raise SystemExit("the update fails without being disturbed")
+    if bench.traced("-e", f"trace={','.join(CHANGING)}", release=release) != (0 if release == "2.0" else 1):
+        raise SystemExit(f"the update to {release} ends otherwise than it should, without being disturbed")
     seen: Counter[str] = Counter()
     points = []
     for line in bench.log.read_text(errors="replace").splitlines():
@@ -191,12 +186,13 @@ def spread(points: Sequence[T], count: int) -> list[T]:
     return [points[i * len(points) // count] for i in range(count)]
 
 
-def torture_killed(bench: Bench, count: int) -> list[tuple[str, str | None]]:
+def torture_killed(bench: Bench, count: int, release: str = "2.0") -> list[tuple[str, str | None]]:
+    """Of the good 2.0, or of `bad`, which is rolled back: killed on the way there and back."""
     results = []
-    for call, nth in spread(killed_points(bench), count):
+    for call, nth in spread(killed_points(bench, release), count):
         bench.fresh()
-        code = bench.traced("-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={nth}")
-        if code == 0:  # it made fewer calls this time: not a point
+        code = bench.traced("-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={nth}", release=release)
+        if code in (0, 1):  # it made fewer calls this time: not a point
             continue
         results.append((call, outcome(bench, bench.device)))
     return results
@@ -278,6 +274,9 @@ def main() -> int:
         bench = Bench(Path(folder))
         results = torture_killed(bench, args.points)
         table("killed", results)
+        undone = torture_killed(bench, args.points, "bad")
+        table("undone", undone)
+        results += undone
         forgotten = torture_forgotten(bench, args.points)
         table("forgotten", forgotten)
         results += forgotten
