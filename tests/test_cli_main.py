@@ -105,6 +105,8 @@ def test_the_codes_in_the_help_are_those_of_the_readme(capsys: Capture) -> None:
     ("arguments", "code"),
     [
         (["probe", "--root", "/nowhere/at/all"], 2),
+        (["demo", "--seconds", "inf"], 2),
+        (["demo", "--seconds", "-1"], 2),
         (["run", "--config", "/nowhere/edgekit.toml"], 3),
         (["boards", "nothing-like-it"], 3),
         (["fleet", "--port", "9"], 4),

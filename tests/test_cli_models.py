@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+
 from edgekit.artifact import ArtifactRecord, save_record
 from edgekit.catalog import load_model, load_models
 from edgekit.cli.main import main
+from edgekit.manifest import Model
 
 Capture = pytest.CaptureFixture[str]
 
@@ -77,3 +79,68 @@ def test_a_users_own_file_is_shown_too(capsys: Capture, edgekit_home: Path) -> N
 def test_an_unknown_name_is_exit_3(capsys: Capture) -> None:
     assert main(["models", "voice"]) == 3
     assert "did you mean voice-activity?" in capsys.readouterr().err
+
+
+# The table where it is narrow and wide
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "160"])
+def test_every_model_is_there_whole_whatever_the_width(
+    columns: str, capsys: Capture, edgekit_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = shown(capsys).splitlines()
+    assert max(map(len, lines)) <= max(80, int(columns))
+    assert "…" not in "".join(lines), "names are for copying"
+    for model in load_models():
+        assert any(model.name in line.split() for line in lines)
+
+
+def test_what_is_fetched_is_here(capsys: Capture, edgekit_home: Path) -> None:
+    from edgekit.config import home
+    from edgekit.fetch import cached_path
+
+    model = load_model("voice-activity")
+    path = cached_path(model.source, home())
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    rows = {row["name"]: row for row in json.loads(shown(capsys, "--json"))}
+    assert rows["voice-activity"]["is_fetched"] is True
+    assert rows["file-type"]["is_fetched"] is False
+    assert "  here       yes\n" in shown(capsys, "voice-activity")
+
+
+@pytest.mark.parametrize("model", load_models(), ids=lambda model: model.name)
+def test_every_model_in_full_says_where_it_comes_from_and_what_it_takes(
+    model: Model, capsys: Capture, edgekit_home: Path
+) -> None:
+    out = shown(capsys, model.name)
+    assert out.startswith(f"{model.name} {model.version}: {model.summary}\n")
+    assert f"sha256 {model.source.sha256[:16]}" in out
+    assert f"licence    {model.source.licence}" in out
+    assert out.count("\n  input ") == len(model.inputs)
+    assert out.count("\n  output ") == len(model.outputs)
+    assert out.count("\n  axis ") == len(model.axes)
+    assert f"judged by {model.metric}" in out
+    value = json.loads(shown(capsys, model.name, "--json"))
+    assert (value["name"], value["source"]["sha256"]) == (model.name, model.source.sha256)
+    assert {"is_fetched", "artifact_names"} <= value.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("digit", 3, "no such model; did you mean digits? Your own model:"),
+        ("zzzz", 3, "edgekit knows digits, file-type, "),
+        ("zzzz", 3, "voice-activity. Your own model: give its .onnx or .tflite file"),
+        ("/nowhere/a.onnx", 5, "/nowhere/a.onnx: no such file"),
+        ("../digits", 3, "no such model"),
+    ],
+)
+def test_a_name_that_is_none_is_one_line(name: str, code: int, words: str, capsys: Capture, edgekit_home: Path) -> None:
+    for form in ((), ("--json",)):
+        assert main(["models", name, *form]) == code
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert words in err
