@@ -52,6 +52,8 @@ class Latency(_Record, frozen=True, kw_only=True):
     max_ms: float
     round_p50_ms: tuple[float, ...] = ()
     "Median of each round without waiting; in one run of bench all candidates take part in every round."
+    quantiles_ms: tuple[float, ...] = ()
+    "Of all samples, from 0 % to 100 % in steps of 2 %, for plots. Empty: older record."
     own_p50_ms: float | None = None
     "Median without the time spent in line for a CPU that others used. None: older record."
     waited_ratio: float = 0.0

@@ -112,10 +112,16 @@ def latency(
         p99_ms=percentile(samples, 0.99) if count >= SAMPLES_FOR_P99 else None,
         max_ms=max(samples),
         round_p50_ms=tuple(percentile(taken, 0.5) for taken in alone if taken)[:in_turns],
+        quantiles_ms=_quantiles(samples),
         own_p50_ms=percentile(own_samples, 0.5),
         spread_ratio=(percentile(own_samples, 0.95) - percentile(own_samples, 0.05)) / 2 / percentile(own_samples, 0.5),
         waited_ratio=1 - sum(map(sum, alone)) / sum(samples),
     )
+
+
+def _quantiles(samples: Sequence[float]) -> tuple[float, ...]:
+    ordered = sorted(samples)
+    return tuple(ordered[max(0, math.ceil(step / 50 * len(ordered)) - 1)] for step in range(51))
 
 
 def speed_up(standard: Measurement, other: Measurement) -> tuple[float, float, float]:

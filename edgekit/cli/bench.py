@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("STANDARD", "FLASH"),
         help="two artifacts figure by figure, each at its fastest; 'standard' and 'flash' name the best of their kind",
     )
+    parser.add_argument("--html", metavar="FILE", help="also write a report with plots, one self-contained file")
     parser.add_argument("--why", action="store_true", help="where the time goes, operator by operator, in sentences")
     modes = parser.add_argument_group("of the selected candidate, or the one that the options above leave")
     modes.add_argument(
@@ -68,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
         from edgekit.cli.bench_why import run_why
 
         return run_why(args)
-    if args.scenario or args.soak is not None or args.batch or args.mix:
+    if args.html:
+        import edgekit.bench.report  # noqa: F401  a missing plotting library is found before the measuring
+    if args.scenario or (args.soak is not None and not args.html) or args.batch or args.mix:
         from edgekit.cli.bench_modes import run_mode
 
         return run_mode(args)
@@ -76,6 +79,10 @@ def run(args: argparse.Namespace) -> int:
     found = find_candidates(model, state, facts, space_of(args))
     with share_bar() as progress:
         rows = measure(model, found, home=state, plan=plan_of(args, facts), progress=progress, fresh=True)
+        if args.html:
+            from edgekit.cli.bench_report import write_report
+
+            write_report(args, model, found, rows, plan_of(args, facts), progress)
     if args.json:
         import msgspec
 

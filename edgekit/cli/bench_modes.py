@@ -155,7 +155,7 @@ def _batches(args: argparse.Namespace) -> int:
     first = _chosen(args, model, facts, replace(space, axes={**(space.axes or {}), axis: args.batch[0]}))
     if axis in first.artifact.record.axes:
         raise UsageError(f"--batch: {first.artifact.record.name} is fixed at {axis}={first.artifact.record.axes[axis]}")
-    sized = [_at(model, first, axis, size) for size in dict.fromkeys(args.batch)]
+    sized = [resized(model, first, axis, size) for size in dict.fromkeys(args.batch)]
     with share_bar() as progress:
         rows = bench(model, sized, plan_of(args, facts), progress=progress)
     found = dict(zip(dict.fromkeys(args.batch), rows, strict=True))
@@ -175,7 +175,8 @@ def batch_axis(model: Model) -> str:
     return names[0]
 
 
-def _at(model: Model, candidate: Candidate, axis: str, size: int) -> Candidate:
+def resized(model: Model, candidate: Candidate, axis: str, size: int) -> Candidate:
+    """The same candidate with another size of one axis."""
     bound = session_axes(model, {axis: size}, candidate.artifact.record.axes)
     axes = {**candidate.settings.axes, **bound}
     return replace(candidate, settings=replace(candidate.settings, axes=axes))

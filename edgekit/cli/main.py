@@ -38,6 +38,7 @@ VERBS: tuple[tuple[str, str], ...] = (
 EXTRAS = {
     "onnx": "build", "httptools": "serve", "PIL": "image", "amqtt": "broker", "tuf": "update",
     "cryptography": "sign", "onnxruntime": "onnx", "ai_edge_litert": "litert",
+    "matplotlib": "report",
     "prometheus_client": "collect",
 }  # fmt: skip
 """Packages a verb may need -> the extra that brings them."""

@@ -1,0 +1,81 @@
+"""`edgekit bench --html FILE`: the table, and everything worth a plot, as one file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edgekit.bench.candidates import Candidate
+from edgekit.bench.record import Measurement
+from edgekit.bench.report import render
+from edgekit.bench.run import Plan, Progress, bench
+from edgekit.bench.soak import soak
+from edgekit.bench.why import Why, why
+from edgekit.cli.bench_modes import batch_axis, resized
+from edgekit.cli.bench_table import baseline, findings
+from edgekit.errors import EdgekitError, UsageError
+from edgekit.files import write_atomic
+from edgekit.manifest import Model
+
+_BATCHES = (1, 2, 4, 8)
+
+
+def write_report(
+    args: argparse.Namespace,
+    model: Model,
+    found: Sequence[Candidate],
+    rows: Sequence[Measurement],
+    plan: Plan,
+    progress: Progress,
+) -> None:
+    """Profile the best of each kind, sweep batches where the model takes them, soak if asked; write the page.
+
+    Raises UsageError when the file cannot be written.
+    """
+    best = _best_of_each_kind(found, rows)
+    whys: list[Why] = []
+    for candidate in best:
+        progress(f"profiling {candidate.name}", 1.0)
+        try:
+            whys.append(why(model, candidate, plan))
+        except EdgekitError as e:
+            print(f"no operators of {candidate.name}: {e}", file=sys.stderr)
+    warm = soak(model, best[0], args.soak, plan, progress=progress) if args.soak and best else None
+    text = render(
+        f"{model.name}: Flash against standard",
+        rows,
+        findings(rows, baseline(rows)),
+        whys=whys,
+        batches=_batches(model, best[0], plan) if best else None,
+        soak=warm,
+    )
+    path = Path(args.html)
+    try:
+        write_atomic(path, text.encode())
+    except OSError as e:
+        raise UsageError(f"--html {path}: {e.strerror}") from e
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _best_of_each_kind(found: Sequence[Candidate], rows: Sequence[Measurement]) -> list[Candidate]:
+    """The fastest, then the fastest of the other kind (Flash or standard)."""
+    timed = sorted((row.latency.typical_ms, i) for i, row in enumerate(rows) if row.latency)
+    chosen: dict[bool, Candidate] = {}
+    for _, i in timed:
+        chosen.setdefault(rows[i].precision == "float32", found[i])
+    return list(chosen.values())
+
+
+def _batches(model: Model, candidate: Candidate, plan: Plan) -> dict[int, Measurement] | None:
+    """None for a model or an artifact that takes one sample at a time."""
+    try:
+        axis = batch_axis(model)
+    except UsageError:
+        return None
+    if axis in candidate.artifact.record.axes:
+        return None
+    sized = [resized(model, candidate, axis, size) for size in _BATCHES]
+    return dict(zip(_BATCHES, bench(model, sized, replace(plan, seconds=plan.seconds / 2, gain=None)), strict=True))
