@@ -137,4 +137,6 @@ def test_as_typed_it_writes_the_file_and_says_so(tmp_path, monkeypatch, capsys):
     assert "digits: Flash against standard" in text
     assert "<h2>Time by operator</h2>" in text
     assert main(["bench", "digits", *flags, "--html", str(tmp_path / "r.html" / "below.html")]) == 2
-    assert "Not a directory" in capsys.readouterr().err
+    assert "its folder cannot be made" in capsys.readouterr().err
+    assert main(["bench", "digits", *flags, "--html", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err

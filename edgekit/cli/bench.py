@@ -70,7 +70,9 @@ def run(args: argparse.Namespace) -> int:
 
         return run_why(args)
     if args.html:
-        import edgekit.bench.report  # noqa: F401  a missing plotting library is found before the measuring
+        from edgekit.cli.bench_report import check_target
+
+        check_target(args.html)  # and that there is a plotting library: both before the measuring
     if args.scenario or (args.soak is not None and not args.html) or args.batch or args.mix:
         from edgekit.cli.bench_modes import run_mode
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,17 @@ from edgekit.files import write_atomic
 from edgekit.manifest import Model
 
 _BATCHES = (1, 2, 4, 8)
+
+
+def check_target(name: str) -> None:
+    """Raises UsageError when no file of that name can be written."""
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UsageError(f"--html {path}: its folder cannot be made: {e.strerror}") from e
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--html {path}: {'is a folder' if path.is_dir() else 'its folder cannot be written to'}")
 
 
 def write_report(
