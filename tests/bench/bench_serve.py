@@ -9,30 +9,45 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-import onnx
+from serve_clients import (
+    RawClient,
+    Saturation,
+    SharedInput,
+    binary_request,
+    json_request,
+    many_clients,
+    percentile,
+    write_perceptron,
+    write_tiny,
+)
+
 from edgekit.catalog import load_model
 from edgekit.config import home
 from edgekit.errors import FetchError
 from edgekit.fetch import standard_artifact
 from edgekit.runtimes.session import SessionSettings, open_session
-from onnx import TensorProto, helper
 
 FIELDS = (
     "overhead_ms_100kb", "overhead_ms_1200kb", "overhead_ms_shm", "peer_overhead_ms_100kb", "batching_gain",
     "peer_throughput_ratio", "realtime_p99_ratio", "idle_cores", "rss_extra_mib",
 )  # fmt: skip
 DETECTOR_SHAPE = (1, 3, 320, 320)
+WIDTH, LAYERS = 1024, 6
+"""25 MB of weights: a small model for which batches pay, since its matrices do not fit into the cache."""
+CLIENTS = 16
+ROUNDS = 5
+SAMPLES_FOR_P99 = 662
 THREADS = 1
 """Each: the client and the daemon need a core each on the two that this is run on."""
 
@@ -46,6 +61,7 @@ class Job:
     shape: tuple[int, ...]
     bare_ms: list[float] = field(default_factory=list)
     binary_ms: list[float] = field(default_factory=list)
+    shared_ms: list[float] = field(default_factory=list)
     json_ms: list[float] = field(default_factory=list)
     json_bare_ms: list[float] = field(default_factory=list)
     "Of the rounds in which JSON had a turn too."
@@ -53,54 +69,6 @@ class Job:
     @property
     def input_kb(self) -> float:
         return math.prod(self.shape) * 4 / 1000
-
-
-class RawClient:
-    """Requests as bytes made beforehand, answers counted and not decoded."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = bytearray(8 << 20)
-
-    def ask(self, request: bytes) -> float:
-        """The time from the first byte sent to the last received, in ms."""
-        view, held, needed = memoryview(self._buffer), 0, None
-        began = time.perf_counter()
-        self._socket.sendall(request)
-        while needed is None or held < needed:
-            held += self._socket.recv_into(view[held:])
-            if needed is None and (end := self._buffer.find(b"\r\n\r\n", 0, held)) >= 0:
-                head = bytes(self._buffer[:end]).lower()
-                needed = end + 4 + int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
-        took = (time.perf_counter() - began) * 1e3
-        assert self._buffer[9:12] == b"200", bytes(self._buffer[:held])[:500]
-        return took
-
-
-def request_of(job: Job, x: np.ndarray, *, as_json: bool) -> bytes:
-    tensor: dict = {"name": "x", "shape": x.shape, "datatype": "FP32"}
-    if as_json:
-        body = json.dumps({"inputs": [tensor | {"data": x.ravel().tolist()}]}).encode()
-        extra = ""
-    else:
-        tensor["parameters"] = {"binary_data_size": x.nbytes}
-        head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-        body = head + x.tobytes()
-        extra = f"Inference-Header-Content-Length: {len(head)}\r\n"
-    lines = f"POST /v2/models/{job.model}/infer HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
-    return lines.encode() + body
-
-
-def write_tiny(path: Path, count: int) -> None:
-    """The maximum of `count` floats: the cheapest inference that reads its whole input."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, count])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
-    node = helper.make_node("ReduceMax", ["x"], ["y"], axes=[1], keepdims=1)
-    model = helper.make_model(
-        helper.make_graph([node], "tiny", [x], [y]), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
-    )
-    onnx.save(model, path)
 
 
 def make_jobs(folder: Path, *, only_tiny: bool) -> list[Job]:
@@ -119,32 +87,56 @@ def make_jobs(folder: Path, *, only_tiny: bool) -> list[Job]:
     return jobs
 
 
-def start_daemon(folder: Path, jobs: Sequence[Job]) -> tuple[subprocess.Popen[str], int]:
-    """The daemon and its port, once it is ready."""
-    tables = [
+def job_tables(jobs: Sequence[Job]) -> str:
+    return "".join(
         f'[[model]]\nname = "{job.path if job.model.startswith("tiny") else job.model}"\n'
         f'artifact = "standard"\nthreads = {THREADS}\n'
         + ("axes = {side = 320}\n" if job.model == "ocr-detector" else "")
         for job in jobs
-    ]
+    )
+
+
+def load_tables(folder: Path) -> str:
+    """One file served three ways: one by one, in batches, and in two lanes."""
+    tables = ""
+    for name, more in (
+        ("plain", ""),
+        ("batched", "[model.batch]\nmax = 16\n"),
+        ("lanes", '[model.tolerant]\nartifact = "standard"\n'),
+    ):
+        path = folder / f"{name}.onnx"
+        write_perceptron(path, WIDTH, LAYERS)
+        tables += f'[[model]]\nname = "{path}"\nartifact = "standard"\nthreads = 1\naxes = {{n = 1}}\n{more}'
+    return tables
+
+
+@contextmanager
+def serving(folder: Path, tables: str) -> Iterator[tuple[int, int]]:
+    """A daemon's process id and port, once it is ready."""
     config = folder / "edgekit.toml"
-    config.write_text("[http]\nport = 0\n" + "".join(tables))
+    config.write_text(f"[http]\nport = 0\nshared_memory = true\n{tables}")
     command = [sys.executable, "-m", "edgekit.cli.main", "run", "--config", str(config), "--json"]
     daemon = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert daemon.stdout is not None
-    line = daemon.stdout.readline()
-    if not line:
-        raise SystemExit("the daemon did not start; its words are above")
-    return daemon, int(json.loads(line)["url"].rpartition(":")[2])
+    try:
+        line = daemon.stdout.readline()
+        if not line:
+            raise SystemExit("the daemon did not start; its words are above")
+        yield daemon.pid, int(json.loads(line)["url"].rpartition(":")[2])
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
 
 
 def measure(job: Job, client: RawClient, settings: SessionSettings, *, rounds: int, json_every: int) -> None:
     """The sides take turns, so that what else happens on the machine happens to all of them."""
     session = open_session(job.path, settings)
     x = np.random.default_rng(0).random(job.shape, np.float32)
-    binary, plain = (request_of(job, x, as_json=as_json) for as_json in (False, True))
+    binary, plain = binary_request(job.model, x), json_request(job.model, x)
+    shared = SharedInput(client, job.model, x) if job.model == "tiny-1200kb" else None
     for i in range(-5, rounds):  # five untimed
         took = client.ask(binary)
+        shared_ms = shared.ask(client) if shared else None
         began = time.perf_counter()
         session.run({"x": x})
         bare = (time.perf_counter() - began) * 1e3
@@ -152,10 +144,49 @@ def measure(job: Job, client: RawClient, settings: SessionSettings, *, rounds: i
             continue
         job.binary_ms.append(took)
         job.bare_ms.append(bare)
+        if shared_ms is not None:
+            job.shared_ms.append(shared_ms)
         if i % json_every == 0:
             job.json_ms.append(client.ask(plain))
             job.json_bare_ms.append(bare)
     session.close()
+    if shared is not None:
+        shared.close()
+
+
+def measure_batching(port: int, seconds: float) -> tuple[float, str]:
+    """Answers a second of 16 clients with batching over those without, in turns; and a line about it."""
+    x = np.random.default_rng(0).random((1, WIDTH), np.float32)
+    times: dict[str, list[float]] = {"plain": [], "batched": []}
+    for _ in range(3):
+        for model, taken in times.items():
+            taken += many_clients(port, binary_request(model, x), CLIENTS, seconds)
+    each_s = {model: len(taken) / (3 * seconds) for model, taken in times.items()}
+    gain = each_s["batched"] / each_s["plain"]
+    p99 = {model: percentile(taken, 0.99) for model, taken in times.items()}
+    text = f"{each_s['plain']:.0f} answers/s one by one (p99 {p99['plain']:.1f} ms), "
+    return gain, text + f"{each_s['batched']:.0f} in batches (p99 {p99['batched']:.1f} ms): {gain:.2f}x"
+
+
+def measure_lanes(port: int, samples: int) -> tuple[float | None, str]:
+    """The p99 of one real-time client beside two tolerant ones that saturate, over its p99 alone, in turns."""
+    x = np.random.default_rng(0).random((1, WIDTH), np.float32)
+    urgent, patient = (binary_request("lanes", x, priority=priority) for priority in ("realtime", "tolerant"))
+    client = RawClient(port)
+    alone: list[float] = []
+    beside: list[float] = []
+    answers = 0
+    for _ in range(ROUNDS):
+        alone += [client.ask(urgent) for _ in range(samples // ROUNDS)]
+        with Saturation(port, patient, 2) as load:
+            beside += [client.ask(urgent) for _ in range(samples // ROUNDS)]
+        answers += load.answers
+    if len(alone) < SAMPLES_FOR_P99:
+        return None, f"lanes: too few samples for a p99, {len(alone)} of {SAMPLES_FOR_P99}"
+    p99, beside_p99 = percentile(alone, 0.99), percentile(beside, 0.99)
+    medians = f"median {median(alone):.2f} and {median(beside):.2f} ms"
+    text = f"real-time p99 {p99:.2f} ms alone, {beside_p99:.2f} ms beside {answers} tolerant answers ({medians})"
+    return beside_p99 / p99, f"{text}: {beside_p99 / p99:.2f}x"
 
 
 def settings_of(job: Job) -> SessionSettings:
@@ -216,31 +247,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=600, help="requests a tiny model; a tenth of it for the real one")
     parser.add_argument("--idle-s", type=float, default=5.0, help="how long the idle daemon is watched")
+    parser.add_argument("--load-s", type=float, default=2.0, help="length of each turn of the 16 clients")
+    parser.add_argument("--samples", type=int, default=750, help="real-time requests alone, and beside tolerant ones")
     parser.add_argument("--tiny", action="store_true", help="leave the real model out")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-serve-") as name:
         jobs = make_jobs(Path(name), only_tiny=args.tiny)
-        daemon, port = start_daemon(Path(name), jobs)
-        try:
-            extra_mib = rss_mib(daemon.pid) - bare_rss_mib(jobs)
+        with serving(Path(name), job_tables(jobs)) as (pid, port):
+            extra_mib = rss_mib(pid) - bare_rss_mib(jobs)
             client = RawClient(port)
             for job in jobs:
                 rounds = args.rounds if job.model.startswith("tiny") else max(10, args.rounds // 10)
                 measure(job, client, settings_of(job), rounds=rounds, json_every=max(1, rounds // 30))
-            idle = idle_cores(daemon.pid, args.idle_s)
-        finally:
-            daemon.terminate()
-            daemon.wait(30)
+            idle = idle_cores(pid, args.idle_s)
+        with serving(Path(name), load_tables(Path(name))) as (_, port):
+            gain, about_batches = measure_batching(port, args.load_s)
+            ratio, about_lanes = measure_lanes(port, args.samples)
     print_table(jobs)
     figures: dict[str, float | None] = dict.fromkeys(FIELDS)
     figures["overhead_ms_100kb"] = round(overhead_ms(jobs[0].binary_ms, jobs[0].bare_ms), 3)
     figures["overhead_ms_1200kb"] = round(overhead_ms(jobs[1].binary_ms, jobs[1].bare_ms), 3)
+    figures["overhead_ms_shm"] = round(overhead_ms(jobs[1].shared_ms, jobs[1].bare_ms), 3)
+    figures["batching_gain"] = round(gain, 2)
+    figures["realtime_p99_ratio"] = None if ratio is None else round(ratio, 2)
     figures["idle_cores"] = round(idle, 4)
     figures["rss_extra_mib"] = round(extra_mib, 1)
     print(
         f"\nidle: {idle:.2%} of a core; memory: {extra_mib:.0f} MiB over a process with the same three sessions alone"
     )
-    print("null: shared memory, batching and lanes are not built yet; the peer server is not installed here")
+    print(f"{CLIENTS} clients: {about_batches}\n{about_lanes}")
+    print(f"shared memory, 1,200 kB in: {figures['overhead_ms_shm']} ms over bare")
+    print("null: the peer server is not installed here")
     print(json.dumps(figures))
     return 0
 

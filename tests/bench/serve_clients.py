@@ -1,0 +1,169 @@
+"""What `bench_serve.py` asks with: raw sockets, requests made beforehand, and the models that it makes itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+class RawClient:
+    """Answers are counted and not decoded."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray(8 << 20)
+
+    def ask(self, request: bytes) -> float:
+        """The time from the first byte sent to the last received, in ms."""
+        began = time.perf_counter()
+        self.socket.sendall(request)
+        self.take()
+        took = (time.perf_counter() - began) * 1e3
+        assert self._buffer[9:12] == b"200", bytes(self._buffer[:500])
+        return took
+
+    def take(self) -> None:
+        """One whole answer."""
+        view, held, needed = memoryview(self._buffer), 0, None
+        while needed is None or held < needed:
+            held += self.socket.recv_into(view[held:])
+            if needed is None and (end := self._buffer.find(b"\r\n\r\n", 0, held)) >= 0:
+                head = bytes(self._buffer[:end]).lower()
+                needed = end + 4 + int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+
+
+def http_request(path: str, body: bytes, extra: str = "") -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n{extra}\r\n".encode() + body
+
+
+def binary_request(model: str, x: np.ndarray, **parameters: object) -> bytes:
+    tensor = {"name": "x", "shape": x.shape, "datatype": "FP32", "parameters": {"binary_data_size": x.nbytes}}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True, **parameters}}).encode()
+    extra = f"Inference-Header-Content-Length: {len(head)}\r\n"
+    return http_request(f"/v2/models/{model}/infer", head + x.tobytes(), extra)
+
+
+def json_request(model: str, x: np.ndarray) -> bytes:
+    tensor = {"name": "x", "shape": x.shape, "datatype": "FP32", "data": x.ravel().tolist()}
+    return http_request(f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}).encode())
+
+
+class SharedInput:
+    """A tensor in shared memory, registered with the daemon; the output, four bytes, goes there too."""
+
+    def __init__(self, client: RawClient, model: str, x: np.ndarray) -> None:
+        self._path = Path(f"/dev/shm/edgekit-bench-{os.getpid()}")
+        size = x.nbytes + 64
+        with self._path.open("wb+") as file:
+            file.truncate(size)
+            self._map = mmap.mmap(file.fileno(), size)
+        self._map[: x.nbytes] = x.data.cast("B")
+        registration = json.dumps({"key": self._path.name, "byte_size": size}).encode()
+        client.ask(http_request("/v2/systemsharedmemory/region/bench/register", registration))
+        where = {"shared_memory_region": "bench"}
+        inputs = {"name": "x", "shape": x.shape, "datatype": "FP32"}
+        inputs["parameters"] = where | {"shared_memory_byte_size": x.nbytes}
+        output = {"name": "y", "parameters": where | {"shared_memory_byte_size": 64, "shared_memory_offset": x.nbytes}}
+        body = json.dumps({"inputs": [inputs], "outputs": [output]}).encode()
+        self._request = http_request(f"/v2/models/{model}/infer", body)
+
+    def ask(self, client: RawClient) -> float:
+        """The tensor lies there already, as a camera's frame would; filling the region is not part of it."""
+        return client.ask(self._request)
+
+    def close(self) -> None:
+        self._map.close()
+        self._path.unlink()
+
+
+def many_clients(port: int, request: bytes, count: int, seconds: float) -> list[float]:
+    """`count` clients that each ask again as soon as they are answered; the latencies in ms, of all together."""
+    selector = selectors.DefaultSelector()
+    clients = [RawClient(port) for _ in range(count)]
+    sent_s = {}
+    for client in clients:
+        selector.register(client.socket, selectors.EVENT_READ, client)
+        sent_s[client] = time.perf_counter()
+        client.socket.sendall(request)
+    taken: list[float] = []
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        for key, _ in selector.select(1):
+            client = key.data
+            client.take()
+            now_s = time.perf_counter()
+            taken.append((now_s - sent_s[client]) * 1e3)
+            sent_s[client] = now_s
+            client.socket.sendall(request)
+    for client in clients:
+        client.take()
+        client.socket.close()
+    return taken
+
+
+class Saturation:
+    """Clients that keep a lane busy in the background, while used in a `with`."""
+
+    def __init__(self, port: int, request: bytes, count: int) -> None:
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._work, args=(port, request)) for _ in range(count)]
+        self.answers = 0
+
+    def __enter__(self) -> Saturation:
+        for thread in self._threads:
+            thread.start()
+        time.sleep(0.2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, port: int, request: bytes) -> None:
+        client = RawClient(port)
+        while not self._stop.is_set():
+            client.ask(request)
+            self.answers += 1
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    return sorted(values)[math.ceil(q * len(values)) - 1]
+
+
+def write_tiny(path: Path, count: int) -> None:
+    """The maximum of `count` floats: the cheapest inference that reads its whole input."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, count])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
+    node = helper.make_node("ReduceMax", ["x"], ["y"], axes=[1], keepdims=1)
+    _save(path, helper.make_graph([node], "tiny", [x], [y]))
+
+
+def write_perceptron(path: Path, width: int, layers: int) -> None:
+    """Matrices that one item reads from memory as a whole, and eight items no more than once."""
+    rng = np.random.default_rng(0)
+    weights, nodes = [], []
+    for i in range(layers):
+        matrix = (rng.standard_normal((width, width)) / math.sqrt(width)).astype(np.float32)
+        weights.append(numpy_helper.from_array(matrix, f"w{i}"))
+        out = "y" if i == layers - 1 else f"h{i}"
+        nodes.append(helper.make_node("MatMul", [f"h{i - 1}" if i else "x", f"w{i}"], [out]))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in "xy")
+    _save(path, helper.make_graph(nodes, "perceptron", [x], [y], weights))
+
+
+def _save(path: Path, graph: onnx.GraphProto) -> None:
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
