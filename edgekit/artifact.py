@@ -67,9 +67,9 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
     why_unfit: str | None = None
     requires: tuple[str, ...] = ()
     bound_to: Mapping[str, str] = {}
-    """What it runs on and on nothing else ("runtime", "version", "isa"); empty for a portable artifact.
+    """What it is for and nothing else: "runtime", and for a runtime's own saved form also "version" and "isa".
 
-    Such a file is a runtime's own optimised form: elsewhere it may fail, be slow, or answer wrongly.
+    Empty for a portable artifact. Elsewhere such a file may fail, be slow, or answer wrongly.
     """
     twin_of: str | None = None
     "The portable artifact whose optimised form this is; where it runs, its twin need not be tried in that runtime."

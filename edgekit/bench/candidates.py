@@ -51,7 +51,7 @@ def candidates(
     counts = sorted({1, max(1, cores)}) if threads is None else list(dict.fromkeys(threads))
     found = []
     here = [artifact for artifact in artifacts if why_not_here(artifact.record.bound_to) is None]
-    replaced = {(a.record.twin_of, a.record.bound_to["runtime"]) for a in here if a.record.bound_to}
+    replaced = {(a.record.twin_of, a.record.bound_to["runtime"]) for a in here if a.record.twin_of}
     for artifact in here:
         bound = session_axes(model, axes or {}, artifact.record.axes)
         for runtime in wanted:
@@ -71,7 +71,7 @@ def _ways(artifact: Artifact, runtime: str, counts: Sequence[int], hooks: Sequen
     if artifact.record.requires:  # compiled for a delegate: nothing else can run it
         return [SessionSettings(runtime=runtime, providers=(), delegate=artifact.record.requires[0])]
     providers = CPU_PROVIDERS if runtime == "onnxruntime" else ()
-    if artifact.record.bound_to:  # optimised for this runtime's own CPU kernels
+    if artifact.record.twin_of:  # optimised for this runtime's own CPU kernels
         return [
             SessionSettings(runtime=runtime, providers=providers, threads=count, session_options=AS_SAVED)
             for count in counts

@@ -54,12 +54,12 @@ def weights(model: onnx.ModelProto) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def clean(
-    model: onnx.ModelProto, path: Path, axes: Mapping[str, int], notes: list[str]
+    model: onnx.ModelProto, path: Path, axes: Mapping[str, int], notes: list[str], *, gates: bool = True
 ) -> tuple[onnx.ModelProto, dict[str, int]]:
     """The float graph that everything else starts from, and what was rewritten (kind -> count).
 
     `axes` holds sizes as `INPUT[i]`; axes that are not in it stay dynamic. What could not be done is added to `notes`.
-    Raises ArtifactError when the model does not load.
+    `gates` as in `rewrite`. Raises ArtifactError when the model does not load.
     """
     constants_to_initializers(model)
     drop_weight_inputs(model)
@@ -68,7 +68,7 @@ def clean(
     # level 1 of onnxruntime: constant folding, batch normalisation into convolutions, dead nodes; all of it is ONNX
     model = ort.optimized(model, path, "ORT_ENABLE_BASIC")
     drop_foreign_domains(model)
-    done = rewrite(model)
+    done = rewrite(model, gates=gates)
     return model, done
 
 

@@ -9,7 +9,7 @@ import msgspec
 import onnx
 
 from edgekit.artifact import STANDARD, Accuracy, Artifact
-from edgekit.build import ahead, search, store
+from edgekit.build import ahead, plain, search, store
 from edgekit.build.quantize import dynamic_int8, matmul_share
 from edgekit.build.rewrite import shifts_as_depthwise
 from edgekit.build.same import difference
@@ -22,6 +22,7 @@ from edgekit.fetch import standard_artifact
 from edgekit.manifest import Model
 
 OPTIMIZED, STATIC, DYNAMIC = "standard-optimized", "flash-int8-static", "flash-int8-dynamic"
+OPENVINO = "flash-int8-openvino"
 SAME = 1e-4
 """How much the optimised standard may differ from the standard."""
 
@@ -78,7 +79,7 @@ def _make_all(shop: Workshop, standard: Artifact) -> Report:
     made: list[Artifact] = []
     refused: dict[str, str] = {}
     is_cached = True
-    for (recipe, precision, draw), start, end in zip(_RECIPES, (0.0, 0.3, 0.8), (0.3, 0.8, 0.9), strict=True):
+    for (recipe, precision, draw), start, end in zip(_RECIPES, (0.0, 0.2, 0.6, 0.8), (0.2, 0.6, 0.8, 0.9), strict=True):
         shop.step(recipe, start, end)
         key, folder = shop.key(recipe), shop.folder(recipe)
         if reason := store.refusal(folder, key):
@@ -106,8 +107,10 @@ def _save_optimized(shop: Workshop, artifacts: list[Artifact], refused: dict[str
     found, is_new = [], False
     for i, twin in enumerate(artifacts):
         shop.advance(i / len(artifacts))
-        if not twin.record.fit or (
-            twin.record.name == STANDARD and any(a.record.name == shop.name(OPTIMIZED) for a in artifacts)
+        if (
+            not twin.record.fit
+            or twin.record.bound_to
+            or (twin.record.name == STANDARD and any(a.record.name == shop.name(OPTIMIZED) for a in artifacts))
         ):
             continue
         name = twin.record.name + ahead.SUFFIX
@@ -146,15 +149,6 @@ def _optimized(shop: Workshop) -> Draft:
     return Draft(model, {**shop.graph_recipe, "checked": f"equals the standard within {worst:.0e}"}, speed=speed)
 
 
-def _static(shop: Workshop) -> Draft:
-    """INT8 Q/DQ with calibrated ranges."""
-    if not shop.samples.feeds:
-        raise Refusal(
-            "no calibration data: give --calibration FILE.npz, one array per input with a leading sample axis"
-        )
-    return search.static(shop)
-
-
 def _dynamic(shop: Workshop) -> Draft:
     """INT8 weights in matrix products, for models that consist of them."""
     share = matmul_share(shop.graph)
@@ -171,7 +165,8 @@ def _dynamic(shop: Workshop) -> Draft:
 
 _RECIPES: tuple[tuple[str, str, Callable[[Workshop], Draft]], ...] = (
     (OPTIMIZED, "float32", _optimized),
-    (STATIC, "int8", _static),
+    (STATIC, "int8", search.static),
+    (OPENVINO, "int8", plain.for_openvino),
     (DYNAMIC, "int8-dynamic", _dynamic),
 )
 

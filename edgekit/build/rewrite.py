@@ -23,12 +23,16 @@ from edgekit.build.gelu import restore_gelu
 _SIXTH = float(np.float32(1 / 6))
 
 
-def rewrite(model: onnx.ModelProto) -> dict[str, int]:
-    """Apply every rewrite in place until none applies, and count what was done."""
+def rewrite(model: onnx.ModelProto, *, gates: bool = True) -> dict[str, int]:
+    """Apply every rewrite in place until none applies, and count what was done.
+
+    `gates` False: leave hard-swish and its kin spelled out, which is the form that OpenVINO recognises.
+    """
     graph = Graph(model)
-    swishes, sigmoids = restore_hard_swish(graph)
-    done = {"hard-swish": swishes, "hard-sigmoid": sigmoids, "gate": factor_residual_gates(graph)}
-    done["gelu"] = restore_gelu(graph)
+    done = {"gelu": restore_gelu(graph)}
+    if gates:
+        swishes, sigmoids = restore_hard_swish(graph)
+        done |= {"hard-swish": swishes, "hard-sigmoid": sigmoids, "gate": factor_residual_gates(graph)}
     for name, step in (
         ("scale or shift into convolution", fold_into_producer),
         ("scale or shift into next convolution", fold_into_consumers),

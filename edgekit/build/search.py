@@ -32,8 +32,9 @@ class _Trial(NamedTuple):
 def static(shop: Workshop) -> Draft:
     """The fastest placement, then the first calibration method that holds the accuracy floor, else the best one.
 
-    Raises Refusal when nothing of the model can run on integers.
+    Raises Refusal when nothing of the model can run on integers, or there is nothing to calibrate with.
     """
+    check_feeds(shop)
     try:
         skip, why = _placement(shop)
         quantizer = StaticInt8(shop.graph, shop.samples.feeds, shop.target.types, skip=skip)
@@ -50,6 +51,14 @@ def static(shop: Workshop) -> Draft:
     if why:
         recipe["does not pay"] = why
     return Draft(best.model, recipe, calibrated=True, accuracy=best.accuracy)
+
+
+def check_feeds(shop: Workshop) -> None:
+    """Raises Refusal, with what to give, when there is no calibration data."""
+    if not shop.samples.feeds:
+        raise Refusal(
+            "no calibration data: give --calibration FILE.npz, one array per input with a leading sample axis"
+        )
 
 
 def _placement(shop: Workshop) -> tuple[Collection[str], str]:

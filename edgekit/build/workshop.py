@@ -35,7 +35,7 @@ Progress = Callable[[str, float], None]
 MIB = 1024 * 1024
 NOT_SLOWER = 1.02
 """The noise of a short race."""
-RULES = "5"
+RULES = "6"
 """Raised when a recipe makes something else from the same things, so that what was built before is built again."""
 
 
@@ -64,6 +64,8 @@ class Draft(NamedTuple):
     "If it has been measured already."
     speed: Speed | None = None
     "If it has been timed already."
+    bound_to: Mapping[str, str] = {}
+    "As in the record."
 
 
 class Workshop:
@@ -150,6 +152,13 @@ class Workshop:
             problem = f"building needs about {needed // MIB} MiB of memory, {free // MIB} MiB are available"
             raise ArtifactError(self.standard.path, problem)
         notes: list[str] = []
+        cleaned, done = self._clean(notes)
+        recipe = {"graph": ", ".join(f"{name} ×{count}" for name, count in done.items()) or "nothing to rewrite"}
+        if notes:
+            recipe["not done"] = "; ".join(notes)
+        return cleaned, done, recipe
+
+    def _clean(self, notes: list[str], *, gates: bool = True) -> tuple[onnx.ModelProto, dict[str, int]]:
         model = graph.read_model(self.standard.path)
         places = {
             f"{spec.name}[{i}]": axis if isinstance(axis, int) else self.options.axes.get(axis)
@@ -157,11 +166,12 @@ class Workshop:
             for i, axis in enumerate(spec.shape)
         }
         axes = {place: size for place, size in places.items() if size is not None}
-        cleaned, done = graph.clean(model, self.standard.path, axes, notes)
-        recipe = {"graph": ", ".join(f"{name} ×{count}" for name, count in done.items()) or "nothing to rewrite"}
-        if notes:
-            recipe["not done"] = "; ".join(notes)
-        return cleaned, done, recipe
+        return graph.clean(model, self.standard.path, axes, notes, gates=gates)
+
+    @cached_property
+    def spelled_out(self) -> onnx.ModelProto:
+        """The clean float graph with its gates as they were: for runtimes that recognise them so."""
+        return self._clean([], gates=False)[0]
 
     @property
     def graph(self) -> onnx.ModelProto:
@@ -214,15 +224,18 @@ class Workshop:
         """How an artifact made here is opened: an axis that it fixes needs no size any more."""
         return settings_for(self.model, path, self.options.axes)
 
-    def measure(self, path: Path) -> Accuracy | None:
+    def measure(self, path: Path, runtime: str = "onnxruntime") -> Accuracy | None:
         """The artifact at `path` against the standard; None without evaluation data."""
         if self.reference is None:
             return None
-        return accuracy.measure(self.reference, path, self.quick(self.opened_as(path)), self.here)
+        settings = replace(self.quick(self.opened_as(path)), runtime=runtime)
+        return accuracy.measure(self.reference, path, settings, self.here)
 
-    def time(self, path: Path) -> Speed:
-        """A short race of the artifact at `path` against the standard."""
-        return Speed(*race([self.standard.path, path], self.feed, [self.settings, self.opened_as(path)]))
+    def time(self, path: Path, runtime: str = "onnxruntime") -> Speed:
+        """A short race of the artifact at `path` against the standard in onnxruntime, both at the size of the feed."""
+        sizes = {f"{name}[{i}]": size for name, value in self.feed.items() for i, size in enumerate(value.shape)}
+        settings = [replace(self.settings, axes=sizes), replace(self.settings, axes=sizes, runtime=runtime)]
+        return Speed(*race([self.standard.path, path], self.feed, settings))
 
     def quick(self, settings: SessionSettings) -> SessionSettings:
         """The same with every usable core: for answers, not for timing."""
@@ -262,6 +275,7 @@ class Workshop:
             axes=dict(self.options.axes),
             node_counts=found.node_counts,
             accuracy=measured,
+            bound_to=draft.bound_to,
             fit=why is None,
             why_unfit=why,
             notes=notes,

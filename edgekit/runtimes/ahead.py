@@ -31,11 +31,10 @@ def why_not_here(bound_to: Mapping[str, str]) -> str | None:
         return None
     here = binding_here(bound_to["runtime"])
     if not here["version"]:
-        return f"was saved by {bound_to['runtime']} {bound_to['version']}, which is not installed"
-    if here["version"] != bound_to["version"]:
-        return (
-            f"was saved by {bound_to['runtime']} {bound_to['version']}, {here['version']} is installed; build it again"
-        )
-    if here["isa"] != bound_to["isa"]:
+        return f"is for {bound_to['runtime']}, which is not installed"
+    made_by = bound_to.get("version", here["version"])
+    if made_by != here["version"]:
+        return f"was saved by {bound_to['runtime']} {made_by}, {here['version']} is installed; build it again"
+    if bound_to.get("isa", here["isa"]) != here["isa"]:
         return "was saved on another kind of CPU; build it again here"
     return None

@@ -20,8 +20,6 @@ from edgekit.build.graph import read_model
 from edgekit.build.workshop import Workshop
 from edgekit.catalog import load_model
 from edgekit.config import Home
-from edgekit.device.cpu import read_cpu
-from edgekit.device.tree import Tree
 from edgekit.errors import EdgekitError
 from edgekit.fetch import all_artifacts
 from edgekit.pipeline.metrics import run_samples
@@ -36,7 +34,7 @@ CATALOG = ("ocr-detector", "ocr-recognizer", "ocr-classifier", "file-type", "voi
 ONNX = {"efficientnet-lite0": shared_models.efficientnet, "minilm": shared_models.minilm}
 TFLITE = {"kws": shared_models.kws, "resnet": shared_models.resnet, "vww": shared_models.vww}
 NAMES = (*CATALOG, *ONNX, *TFLITE)
-BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
+
 
 
 @dataclass
@@ -95,8 +93,8 @@ def _ways(artifact: Artifact, axes: Mapping[str, int]) -> list[Side]:
     else:
         openvino = SessionSettings(runtime="openvino", providers=(), axes=axes)
         ways = {"onnxruntime": SessionSettings(axes=axes), "openvino": openvino}
-        if "avx512_bf16" in (read_cpu(Tree("/")).features or ()):
-            ways["openvino bf16"] = SessionSettings(runtime="openvino", providers=(), axes=axes, session_options=BF16)
+
+
     is_int8 = record.precision.startswith("int8")
     return [
         Side(f"{record.name}, {where}", OWN, artifact.path, settings, is_int8=is_int8, size_bytes=record.size_bytes)
