@@ -16,8 +16,9 @@ import pytest
 from edgekit.artifact import sha256_of
 from edgekit.bench import protocol as say
 from edgekit.bench.candidates import candidates, to_record, to_session
+from edgekit.bench.contender import Contender
 from edgekit.bench.process import CandidateFailed, Process
-from edgekit.bench.run import Plan, bench
+from edgekit.bench.run import Plan, bench, undecided
 from edgekit.catalog import load_model
 from edgekit.config import Home
 from edgekit.fetch import all_artifacts
@@ -27,6 +28,7 @@ pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
+QUICK_GAIN = Plan(gain=0.03)
 QUICK = Plan(seconds=0.1, max_samples=24, gain=None, hang_timeout_s=20, idle_s=0.02, seed=1)
 
 
@@ -318,18 +320,20 @@ def test_the_protocol_carries_the_hash_of_the_real_file(digits):
     assert row.model == model.name
 
 
-def test_two_whose_lead_is_not_decided_take_further_turns_and_the_far_one_does_not(tmp_path):
-    """Twice the same file and one with thirty times the work: more rounds only for the equal ones."""
-    make = onnx.helper
+def test_only_those_whose_lead_is_not_decided_take_further_turns(digits):
+    """One that is 3 % slower give or take 4 %, one that surely is not, and one that is far behind."""
+    _, found = digits
 
-    def chain(count):
-        nodes = [make.make_node("MatMul", [f"x{i}" if i else "x", "w"], [f"x{i + 1}"]) for i in range(count)]
-        nodes.append(make.make_node("Identity", [f"x{count}"], ["y"]))
-        weight = _tensor("w", np.eye(64), np.float32)
-        return _save(tmp_path / f"{count}.onnx", nodes, shape=(64, 64), initializers=[weight])
+    def contender(times_ms) -> Contender:
+        run = Contender(candidate=found[0])
+        for time_ms in times_ms:
+            run.add_round((time_ms,))
+        return run
 
-    model, (one,) = _found(chain(10), tmp_path)
-    _, (far,) = _found(chain(300), tmp_path)
-    plan = Plan(seconds=0.2, gain=1e-9, seed=1, idle_s=0.0)
-    first, second, third = bench(model, [one, one, far], plan)
-    assert len(first.latency.round_p50_ms) == len(second.latency.round_p50_ms) > len(third.latency.round_p50_ms)
+    wobble = [1 + 0.04 * (-1) ** i * ((i % 5) / 4) for i in range(24)]
+    best = contender([10.0] * 24)
+    close, equal, far = (contender([10 * f * w for w in wobble]) for f in (1.03, 1.0, 2.0))
+    even = contender([10.01] * 24)
+    assert undecided([far, best, close, even], QUICK_GAIN) == [best, close]
+    assert undecided([best, far], QUICK_GAIN) == [best]
+    assert undecided([best, equal, close], Plan(gain=None)) == []

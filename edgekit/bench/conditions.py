@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from edgekit.bench.record import Conditions
 from edgekit.device import sensors
 from edgekit.device.cpu import read_cpu
+from edgekit.device.system import read_power
 from edgekit.device.tree import Tree
 
 _BUSY_SHARE = 0.5
+_WAITED_SHARE = 0.1
 
 
 def this_device(root: str | Path = "/") -> dict[str, str]:
@@ -26,24 +31,62 @@ def this_device(root: str | Path = "/") -> dict[str, str]:
 def conditions(root: str | Path = "/") -> Conditions:
     """The conditions now, and what speaks against trusting figures taken under them."""
     tree = Tree(root)
-    cpu, reading = read_cpu(tree), sensors.read(root)
-    governor = tree.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", 64)
-    governor = governor.strip() if governor else None
-    doubts = []
-    if reading.load_1m is not None and cpu.cores_online and reading.load_1m > _BUSY_SHARE * cpu.cores_online:
-        doubts.append(f"load {reading.load_1m:.1f} on {cpu.cores_online} cores before it began")
-    if governor in ("powersave", "conservative") and cpu.architecture != "x86_64":
-        doubts.append(f"the '{governor}' governor lowers the clock")
-    if reading.throttled:
-        doubts.append("the clocks are throttled")
-    if reading.under_voltage:
-        doubts.append("the power supply is too weak (under-voltage)")
-    return Conditions(
+    cpu, reading, power = read_cpu(tree), sensors.read(root), read_power(tree)
+    found = Conditions(
         load_1min=reading.load_1m,
-        governor=governor,
+        governor=power.governor,
         temperature_c=reading.temperature_c,
         throttled=reading.throttled,
+        under_voltage=reading.under_voltage,
+        throttle_events_count=reading.throttle_events_count,
+        power_mode=power.mode,
+        cpu_hz=reading.cpu_hz,
         quota_cores=cpu.quota_cores,
-        judged_bad=tuple(doubts),
         notes=(*cpu.notes, *reading.problems),
     )
+    doubts = judge(found, cores=cpu.cores_online, architecture=cpu.architecture, modes=power.modes)
+    return msgspec.structs.replace(found, judged_bad=doubts)
+
+
+def judge(
+    found: Conditions, *, cores: int | None, architecture: str | None, modes: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """What speaks against figures taken under these conditions. Pure.
+
+    Args:
+        cores: that are online.
+        modes: the power modes that this board has.
+    """
+    doubts = []
+    if found.load_1min is not None and cores and found.load_1min > _BUSY_SHARE * cores:
+        doubts.append(f"load {found.load_1min:.1f} on {cores} cores before it began")
+    if found.governor in ("powersave", "conservative") and architecture != "x86_64":
+        doubts.append(f"the '{found.governor}' governor lowers the clock")
+    if found.throttled:
+        doubts.append("the clocks are throttled")
+    if found.under_voltage:
+        doubts.append("the power supply is too weak (under-voltage)")
+    fastest = next((mode for mode in modes if mode.upper().startswith("MAXN")), None)
+    if found.power_mode is not None and fastest is not None and not found.power_mode.upper().startswith("MAXN"):
+        doubts.append(f"power mode {found.power_mode} holds the clocks below those of {fastest}")
+    if found.quota_cores is not None and found.quota_cores < 1:
+        doubts.append(f"quota of {found.quota_cores:g} cores: the kernel stops every query that runs into it")
+    return tuple(doubts)
+
+
+def since(before: Conditions, after: Conditions) -> Conditions:
+    """`before`, with what changed for the worse until `after`. Pure."""
+    doubts = list(before.judged_bad)
+    started, ended = before.throttle_events_count, after.throttle_events_count
+    if started is not None and ended is not None and ended > started:
+        doubts.append(f"the clocks were throttled {ended - started} times meanwhile")
+    doubts += [doubt for doubt in after.judged_bad if doubt not in doubts and not doubt.startswith("load ")]
+    return msgspec.structs.replace(before, judged_bad=tuple(doubts), temperature_after_c=after.temperature_c)
+
+
+def waiting(found: Conditions, ratio: float) -> Conditions:
+    """The same for a candidate that spent this share of its time in line for a CPU. Pure."""
+    if ratio <= _WAITED_SHARE:
+        return found
+    doubt = f"waiting for a CPU that others used was {ratio:.0%} of the time"
+    return msgspec.structs.replace(found, judged_bad=(*found.judged_bad, doubt))

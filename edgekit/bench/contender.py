@@ -13,7 +13,7 @@ from typing import Any
 from edgekit.artifact import STANDARD, ArtifactRecord
 from edgekit.bench import protocol as say
 from edgekit.bench.candidates import Candidate, to_record
-from edgekit.bench.conditions import this_device
+from edgekit.bench.conditions import this_device, waiting
 from edgekit.bench.inputs import write_inputs
 from edgekit.bench.process import CandidateFailed, Process
 from edgekit.bench.record import Conditions, Latency, Measurement, Start, Usage
@@ -207,7 +207,7 @@ def finish(run: Contender, plan: Plan) -> None:
 
 
 def row_of(
-    model: Model, run: Contender, before: Conditions, run_id: str, *, in_turns: int, rough: bool = False
+    model: Model, run: Contender, during: Conditions, run_id: str, *, in_turns: int, rough: bool = False
 ) -> Measurement:
     """What was measured, as a record.
 
@@ -234,7 +234,7 @@ def row_of(
         **accuracy_fields(record),
         ops_by_provider=placed.ops_by_provider if placed else {},
         partitions=placed.partitions if placed else None,
-        conditions=before,
+        conditions=waiting(during, figures.waited_ratio) if figures else during,
         failure=run.failure,
         device=this_device(),
         taken_at_unix_ms=time.time_ns() // 1_000_000,

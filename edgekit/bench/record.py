@@ -102,6 +102,13 @@ class Conditions(_Record, frozen=True, kw_only=True):
     governor: str | None = None
     temperature_c: float | None = None
     throttled: bool | None = None
+    under_voltage: bool | None = None
+    throttle_events_count: int | None = None
+    "Since boot."
+    power_mode: str | None = None
+    "Of a Jetson, by its own name."
+    cpu_hz: int | None = None
+    temperature_after_c: float | None = None
     quota_cores: float | None = None
     judged_bad: tuple[str, ...] = ()
     "Why figures taken under these conditions are doubtful; empty when nothing speaks against them."

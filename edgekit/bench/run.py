@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from edgekit.bench.candidates import Candidate
-from edgekit.bench.conditions import conditions
+from edgekit.bench.conditions import conditions, since
 from edgekit.bench.contender import Contender, Plan, begin, finish, guarded, needs_more, row_of, take_slice
 from edgekit.bench.process import Process
 from edgekit.bench.record import Measurement, Start
@@ -88,7 +88,8 @@ def _bench_group(model: Model, group: Sequence[Candidate], plan: Plan, tell: Pro
         _rounds(runs, plan, tell)
         for run in runs:
             guarded(run, partial(finish, run, plan))
-    return [row_of(model, run, before, run_id, in_turns=run.turns) for run in runs]
+    during = since(before, conditions())
+    return [row_of(model, run, during, run_id, in_turns=run.turns) for run in runs]
 
 
 def _round_count(runs: Sequence[Contender], plan: Plan) -> int:
@@ -107,7 +108,7 @@ def _turn(
         guarded(run, partial(step, run))
 
 
-def _undecided(runs: Sequence[Contender], plan: Plan) -> list[Contender]:
+def undecided(runs: Sequence[Contender], plan: Plan) -> list[Contender]:
     """The fastest, and those of which neither is proven: a lead over them that counts, nor that there is none."""
     medians = {id(run): [percentile(taken, 0.5) for taken in run.own_ms] for run in runs if run.failure is None}
     if plan.gain is None or len(medians) < 2:
@@ -134,7 +135,7 @@ def _rounds(runs: Sequence[Contender], plan: Plan, tell: Progress) -> None:
         share = _WARM_UP_SHARE + (1 - _WARM_UP_SHARE) * done / count
         _turn(runs, order, tell, share, partial(take_slice, seconds=slice_s, most=most, plan=plan))
     for _ in range(_EXTRA * count):
-        rivals = _undecided(runs, plan)
+        rivals = undecided(runs, plan)
         if len(rivals) < 2:
             break
         _turn(rivals, order, tell, 1.0, partial(take_slice, seconds=slice_s, most=most, plan=plan))

@@ -37,6 +37,26 @@ def load(folder: Path, candidates: Sequence[Candidate], device: Mapping[str, str
     return found
 
 
+def merge(folder: Path, measurements: Sequence[Measurement]) -> int:
+    """Add measurements that were taken elsewhere; of the same candidate and machine the later one stays.
+
+    Returns how many were added or replaced an earlier one.
+    """
+    added = 0
+    for measurement in measurements:
+        path = folder / f"{_key(measurement.artifact_sha256, measurement.settings, measurement.device)}.json"
+        try:
+            is_newer = (
+                not path.is_file() or read_json(path, Measurement).taken_at_unix_ms < measurement.taken_at_unix_ms
+            )
+        except ConfigError:
+            is_newer = True
+        if is_newer and measurement.latency is not None:
+            save(folder, [measurement])
+            added += 1
+    return added
+
+
 def load_all(folder: Path) -> list[Measurement]:
     """Every readable measurement of the folder, oldest first."""
     found = []

@@ -27,6 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", metavar="FILE", help="also write a report with plots, one self-contained file")
     parser.add_argument("--why", action="store_true", help="where the time goes, operator by operator, in sentences")
+    parser.add_argument("--export", metavar="FILE", help="write all measurements of the model that are stored here")
+    parser.add_argument(
+        "--merge", metavar="FILE", action="append", help="add measurements that were exported elsewhere"
+    )
     modes = parser.add_argument_group("of the selected candidate, or the one that the options above leave")
     modes.add_argument(
         "--scenario",
@@ -65,6 +69,10 @@ def run(args: argparse.Namespace) -> int:
         from edgekit.cli.bench_compare import run_compare
 
         return run_compare(args)
+    if args.export or args.merge:
+        from edgekit.cli.bench_share import run_share
+
+        return run_share(args)
     if args.why:
         from edgekit.cli.bench_why import run_why
 
