@@ -31,6 +31,7 @@ from serve_clients import (
     write_perceptron,
     write_tiny,
 )
+from serve_peer import MLSERVER, peer
 
 from edgekit.catalog import load_model
 from edgekit.config import home
@@ -154,8 +155,8 @@ def measure(job: Job, client: RawClient, settings: SessionSettings, *, rounds: i
         shared.close()
 
 
-def measure_batching(port: int, seconds: float) -> tuple[float, str]:
-    """Answers a second of 16 clients with batching over those without, in turns; and a line about it."""
+def measure_batching(port: int, seconds: float) -> tuple[float, float, str]:
+    """Of 16 clients, in turns: the gain in answers a second by batching, those with it, and a line about it."""
     x = np.random.default_rng(0).random((1, WIDTH), np.float32)
     times: dict[str, list[float]] = {"plain": [], "batched": []}
     for _ in range(3):
@@ -165,7 +166,11 @@ def measure_batching(port: int, seconds: float) -> tuple[float, str]:
     gain = each_s["batched"] / each_s["plain"]
     p99 = {model: percentile(taken, 0.99) for model, taken in times.items()}
     text = f"{each_s['plain']:.0f} answers/s one by one (p99 {p99['plain']:.1f} ms), "
-    return gain, text + f"{each_s['batched']:.0f} in batches (p99 {p99['batched']:.1f} ms): {gain:.2f}x"
+    return (
+        gain,
+        each_s["batched"],
+        text + f"{each_s['batched']:.0f} in batches (p99 {p99['batched']:.1f} ms): {gain:.2f}x",
+    )
 
 
 def measure_lanes(port: int, samples: int) -> tuple[float | None, str]:
@@ -187,6 +192,36 @@ def measure_lanes(port: int, samples: int) -> tuple[float | None, str]:
     medians = f"median {median(alone):.2f} and {median(beside):.2f} ms"
     text = f"real-time p99 {p99:.2f} ms alone, {beside_p99:.2f} ms beside {answers} tolerant answers ({medians})"
     return beside_p99 / p99, f"{text}: {beside_p99 / p99:.2f}x"
+
+
+@dataclass
+class Peer:
+    """What a peer took, with plain JSON since it has no binary tensors over HTTP; None: there is none."""
+
+    overhead_ms: float | None = None
+    answers_s: float | None = None
+    text: str = "the peer server is not installed here"
+
+
+def measure_peer(port: int, tiny: Job, *, rounds: int, seconds: float) -> Peer:
+    """The overhead over a bare inference at 100 KB, and the answers a second of 16 clients."""
+    session = open_session(tiny.path, settings_of(tiny))
+    x = np.random.default_rng(0).random(tiny.shape, np.float32)
+    client, request = RawClient(port), json_request(tiny.model, x)
+    peer_ms, bare_ms = [], []
+    for i in range(-3, rounds):
+        took = client.ask(request)
+        began = time.perf_counter()
+        session.run({"x": x})
+        if i >= 0:
+            peer_ms.append(took)
+            bare_ms.append((time.perf_counter() - began) * 1e3)
+    session.close()
+    row = np.random.default_rng(0).random((1, WIDTH), np.float32)
+    taken = many_clients(port, json_request("plain", row), CLIENTS, 3 * seconds)
+    over, each_s = overhead_ms(peer_ms, bare_ms), len(taken) / (3 * seconds)
+    text = f"MLServer: {over:.2f} ms over bare at 100 KB, {each_s:.0f} answers/s to {CLIENTS} clients"
+    return Peer(over, each_s, f"{text} (p99 {percentile(taken, 0.99):.1f} ms)")
 
 
 def settings_of(job: Job) -> SessionSettings:
@@ -249,6 +284,7 @@ def main() -> int:
     parser.add_argument("--idle-s", type=float, default=5.0, help="how long the idle daemon is watched")
     parser.add_argument("--load-s", type=float, default=2.0, help="length of each turn of the 16 clients")
     parser.add_argument("--samples", type=int, default=750, help="real-time requests alone, and beside tolerant ones")
+    parser.add_argument("--peer", type=Path, default=MLSERVER, help="MLServer's program, in an environment of its own")
     parser.add_argument("--tiny", action="store_true", help="leave the real model out")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-serve-") as name:
@@ -261,8 +297,14 @@ def main() -> int:
                 measure(job, client, settings_of(job), rounds=rounds, json_every=max(1, rounds // 30))
             idle = idle_cores(pid, args.idle_s)
         with serving(Path(name), load_tables(Path(name))) as (_, port):
-            gain, about_batches = measure_batching(port, args.load_s)
+            gain, batched_s, about_batches = measure_batching(port, args.load_s)
             ratio, about_lanes = measure_lanes(port, args.samples)
+        models = {jobs[0].model: jobs[0].path, "plain": Path(name) / "plain.onnx"}
+        (Path(name) / "peer").mkdir()
+        with peer(args.peer, Path(name) / "peer", models) as port_or_none:
+            found = Peer()
+            if port_or_none is not None:
+                found = measure_peer(port_or_none, jobs[0], rounds=max(20, args.rounds // 10), seconds=args.load_s)
     print_table(jobs)
     figures: dict[str, float | None] = dict.fromkeys(FIELDS)
     figures["overhead_ms_100kb"] = round(overhead_ms(jobs[0].binary_ms, jobs[0].bare_ms), 3)
@@ -277,7 +319,10 @@ def main() -> int:
     )
     print(f"{CLIENTS} clients: {about_batches}\n{about_lanes}")
     print(f"shared memory, 1,200 kB in: {figures['overhead_ms_shm']} ms over bare")
-    print("null: the peer server is not installed here")
+    if found.overhead_ms is not None and found.answers_s is not None:
+        figures["peer_overhead_ms_100kb"] = round(found.overhead_ms, 3)
+        figures["peer_throughput_ratio"] = round(batched_s / found.answers_s, 2)
+    print(found.text if found.overhead_ms is not None else f"null: {found.text}")
     print(json.dumps(figures))
     return 0
 
