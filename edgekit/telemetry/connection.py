@@ -125,7 +125,7 @@ class Connection:
             else:
                 self._client.connect(config.host or "", config.port, config.keepalive_s)
         except (OSError, ValueError) as e:
-            raise BrokerError(self.endpoint, _why(e)) from e
+            raise BrokerError(self.endpoint, describe(e)) from e
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         patience_s = FIRST_CONNACK_S if self._protocol is MQTTProtocolVersion.MQTTv5 else CONNACK_S
         self._wait_for(lambda: self._connack is not None, patience_s)
@@ -174,7 +174,7 @@ class Connection:
             if self._client.loop_misc() is not MQTTErrorCode.MQTT_ERR_SUCCESS:
                 self.lost = self.lost or f"no answer for {1.5 * self._config.keepalive_s:.0f} s"
         except _BAD_PACKET as e:
-            self.lost = self.lost or f"it does not speak MQTT as we do ({_why(e)})"
+            self.lost = self.lost or f"it does not speak MQTT as we do ({describe(e)})"
 
     def wake(self) -> None:
         """Make a waiting `step` return. From any thread."""
@@ -236,7 +236,7 @@ class Connection:
         self.on_message(received)
 
 
-def _why(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """The error in words a person can act on."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}; check ca_file and this machine's clock"

@@ -1,0 +1,1 @@
+"""Devices that do not exist, behaving as real ones."""
