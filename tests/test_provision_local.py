@@ -12,8 +12,9 @@ import pytest
 
 from edgekit.cli.main import main
 from edgekit.errors import ReleaseError, SlotError
-from edgekit.provision import local, unit, update
+from edgekit.provision import local, unit
 from edgekit.provision.release import Library, Target, seal
+from edgekit.provision.settings import Settings, read_settings
 from tests.torture.small import Guarded, make
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere: devices run Linux")
@@ -38,7 +39,7 @@ def needed(steps: tuple[local.Step, ...]) -> list[bool]:
 
 
 def test_a_plan_touches_nothing_and_says_what_is_done_already(tmp_path, library):
-    asked = wish(tmp_path, library, trust_root=b"{}", settings=update.Settings(repository="file:///x"))
+    asked = wish(tmp_path, library, trust_root=b"{}", settings=Settings(repository="file:///x"))
     assert needed(local.plan(asked)) == [True, True, True, True]
     assert not asked.root.exists()
     outcome = local.carry_out(asked, silent)
@@ -46,7 +47,7 @@ def test_a_plan_touches_nothing_and_says_what_is_done_already(tmp_path, library)
     assert outcome.is_committed
     assert needed(local.plan(asked)) == [False, False, False, False]
     assert local.carry_out(asked, silent) is None
-    assert update.read_settings(asked.root).repository == "file:///x"
+    assert read_settings(asked.root).repository == "file:///x"
 
 
 def test_the_first_root_of_trust_is_never_replaced(tmp_path, library):

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from edgekit.errors import EdgekitError, ReleaseError, SlotError
-from edgekit.provision import guard, slots, stage, state
+from edgekit.provision import guard, program, slots, stage, state
 from edgekit.provision.release import Library, ReleaseFile, Stored, seal
 from tests.torture.small import make
 
@@ -231,18 +231,26 @@ def test_a_folder_without_slots_says_how_to_make_them(tmp_path: Path):
 
 def test_an_older_guard_is_replaced_and_a_newer_one_kept(root: Path, monkeypatch):
     monkeypatch.setattr(guard, "VERSION", 0)
-    slots.install_guard(root)
-    assert slots.guard_version(root) == 1
-    monkeypatch.setattr(guard, "VERSION", 2)
-    slots.install_guard(root)
-    assert slots.guard_version(root) == 2
+    program.install_guard(root)
+    assert program.guard_version(root) == 1
     (root / slots.GUARD).write_bytes(b"damaged")
-    slots.install_guard(root)
-    assert slots.guard_version(root) == 2
+    monkeypatch.undo()
+    program.install_guard(root)
+    assert program.guard_version(root) == 1
+
+
+def test_a_guard_that_does_not_start_never_replaces_one_that_does(root: Path, monkeypatch):
+    before = (root / slots.GUARD).read_bytes()
+    monkeypatch.setattr(guard, "VERSION", 2)
+    made = program.guard_program
+    monkeypatch.setattr(program, "guard_program", lambda: made().replace(b"__main__.py", b"__mean__.py"))
+    with pytest.raises(SlotError, match="the guard does not start here"):
+        program.install_guard(root)
+    assert (root / slots.GUARD).read_bytes() == before
 
 
 def test_the_guard_program_is_the_same_bytes_every_time():
-    assert slots.guard_program() == slots.guard_program()
+    assert program.guard_program() == program.guard_program()
 
 
 def test_a_status_is_made_of_plain_values(root: Path):

@@ -283,3 +283,14 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_sent(sshd, t
         assert "cannot be written by this user" in capsys.readouterr().err
     finally:
         os.system(f"umount {tmp_path}/ro")
+
+
+def test_what_an_operator_runs_needs_no_linux():
+    """They sit at macOS and Windows machines too: no fcntl before a slot of this machine is touched."""
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "import edgekit.cli.provision, edgekit.cli.release, edgekit.cli.repo, edgekit.cli.keys\n"
+        "import edgekit.provision.remote, edgekit.provision.pack, edgekit.provision.repository, edgekit.provision.keys"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

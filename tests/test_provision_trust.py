@@ -17,6 +17,7 @@ from edgekit.errors import ConfigError, ReleaseError, UnreachableError
 from edgekit.provision import keys, slots, state, update
 from edgekit.provision.release import Library
 from edgekit.provision.repository import Repository
+from edgekit.provision.settings import Settings
 from edgekit.provision.trust import Trust
 from tests.torture.small import Guarded, make
 
@@ -184,7 +185,7 @@ def test_a_group_has_a_name_that_is_no_path(world: World):
 
 def test_a_device_takes_an_older_release_only_when_the_downgrade_is_signed(world: World):
     root = world.device
-    settings = update.Settings(repository=world.url)
+    settings = Settings(repository=world.url)
 
     def commit() -> None:
         finding, stored = update.look(root, settings)
@@ -196,7 +197,7 @@ def test_a_device_takes_an_older_release_only_when_the_downgrade_is_signed(world
     commit()
     # the same repository, but an operator who offers an older one to another group the device is moved to
     world.publish("1.5", 15, groups=["slow"])
-    finding, stored = update.look(root, update.Settings(repository=world.url, group="slow"))
+    finding, stored = update.look(root, Settings(repository=world.url, group="slow"))
     assert (stored, finding.reason) == (None, "it is older than 2.0, and no downgrade was signed")
     world.publish("1.6", 16, downgrade_allowed=True)
     commit()
@@ -204,7 +205,7 @@ def test_a_device_takes_an_older_release_only_when_the_downgrade_is_signed(world
 
 
 def test_what_was_installed_or_failed_is_not_taken_again(world: World):
-    root, settings = world.device, update.Settings(repository=world.url)
+    root, settings = world.device, Settings(repository=world.url)
     _, stored = update.look(root, settings)
     slot, received = update.bring(root, stored, settings)
     assert received == sum(file.size_bytes for file in stored.release.files)
@@ -222,7 +223,7 @@ def test_what_was_installed_or_failed_is_not_taken_again(world: World):
 def test_an_application_can_hold_updates_back(world: World):
     from edgekit.errors import Cancelled
 
-    settings = update.Settings(repository=world.url)
+    settings = Settings(repository=world.url)
     _, stored = update.look(world.device, settings)
     (world.device / "shared/hold").write_text("a patient is connected\n")
     with pytest.raises(Cancelled, match="a patient is connected"):
@@ -323,7 +324,7 @@ def test_an_update_of_one_artifact_costs_that_artifact_and_little_more(world: Wo
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    settings = update.Settings(repository=serve(Counting))
+    settings = Settings(repository=serve(Counting))
     for name, sequence in (("2.0", 20), ("3.0", 30)):
         stored = make(world.library, name, sequence=sequence, artifact=name.encode() * 100_000)
         world.repository.publish(world.library, stored, world.keys)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgekit.provision.local import Step
     from edgekit.provision.release import Library, Stored
+    from edgekit.provision.settings import Settings
     from edgekit.provision.ssh import Remote
-    from edgekit.provision.update import Outcome, Settings
+    from edgekit.provision.update import Outcome
 
 REMOTE_ROOT = "/opt/edgekit"
 EXPLANATION = """\
@@ -98,7 +99,7 @@ def _stored(args: argparse.Namespace, library: Library, target: Any = None) -> S
 def _extras(args: argparse.Namespace) -> tuple[bytes | None, Settings | None]:
     """(the root of trust, what the device is to remember), as far as they were given."""
     from edgekit.errors import UsageError
-    from edgekit.provision.update import Settings
+    from edgekit.provision.settings import Settings
 
     root = args.trust_root.read_bytes() if args.trust_root else None
     if args.repo:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from edgekit.cli.slots import DEFAULT_ROOT
 
 if TYPE_CHECKING:
-    from edgekit.provision.update import Finding, Outcome, Settings
+    from edgekit.provision.settings import Settings
+    from edgekit.provision.update import Finding, Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +47,11 @@ def run(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace) -> Settings:
     from msgspec.structs import replace
 
-    from edgekit.provision import update
+    from edgekit.provision.settings import read_settings
 
     rate = None if args.rate_kb_s is None else args.rate_kb_s * 1000
     given = {"repository": args.repository, "group": args.group, "bytes_per_s": rate}
-    return replace(update.read_settings(args.root), **{key: value for key, value in given.items() if value is not None})
+    return replace(read_settings(args.root), **{key: value for key, value in given.items() if value is not None})
 
 
 def describe(finding: Finding) -> str:

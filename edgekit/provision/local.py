@@ -18,6 +18,7 @@ from edgekit.errors import ReleaseError, SlotError
 from edgekit.files import write_atomic
 from edgekit.provision import slots, stage, unit, update
 from edgekit.provision.release import Library, Stored
+from edgekit.provision.settings import Settings, read_settings, write_settings
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Wish:
     service: str = "auto"
     trust_root: bytes | None = None
     "The repository's root metadata: handed over here, never believed on first use."
-    settings: update.Settings | None = None
+    settings: Settings | None = None
     retry_denied: bool = False
 
 
@@ -63,7 +64,7 @@ def plan(wish: Wish) -> tuple[Step, ...]:
     if wish.trust_root is not None:
         steps.append(Step(what="hand over the repository's root of trust", is_needed=not _trust(wish.root).exists()))
     if wish.settings is not None:
-        same = not is_new and update.read_settings(wish.root) == wish.settings
+        same = not is_new and read_settings(wish.root) == wish.settings
         text = f"remember to look at {wish.settings.repository} as group {wish.settings.group}"
         steps.append(Step(what=text, is_needed=not same))
     committed = not is_new and stage.is_committed(wish.root, wish.stored)
@@ -88,7 +89,7 @@ def carry_out(wish: Wish, progress: Progress) -> update.Outcome | None:
         if wish.trust_root is not None and not _trust(root).exists():
             write_atomic(_trust(root), wish.trust_root)
         if wish.settings is not None:
-            update.write_settings(root, wish.settings)
+            write_settings(root, wish.settings)
         fetch = stage.from_folder(wish.library.blob)
         slot = stage.install(root, wish.stored, fetch, progress=progress, retry_denied=wish.retry_denied)
         kind = service_kind(wish.service)

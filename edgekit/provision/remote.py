@@ -10,8 +10,8 @@ from typing import Any
 
 from edgekit.errors import ReleaseError, SlotError, UnreachableError
 from edgekit.profiles import board_tables
-from edgekit.provision import update
 from edgekit.provision.release import Library, Stored, Target
+from edgekit.provision.settings import Settings
 from edgekit.provision.ssh import Remote
 
 OLDEST_PYTHON = (3, 10)
@@ -159,7 +159,7 @@ def finish(
     python: str,
     extra: tuple[str, ...],
     trust_root: bytes | None,
-    settings: update.Settings | None,
+    settings: Settings | None,
 ) -> tuple[int, str, str]:
     """Let the board provision itself from what was brought. (exit code, its answer, its talk)."""
     incoming = f"{board.root}/incoming"

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import io
-import json
 import shutil
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -20,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ReleaseError, SlotError
-from edgekit.files import write_atomic
-from edgekit.provision import guard, launch, relay, state
+from edgekit.provision import state
+from edgekit.provision.program import GUARD as GUARD
+from edgekit.provision.program import guard_version, install_guard
 from edgekit.provision.release import Stored, parse
-
-GUARD = "guard.pyz"
-_GUARD_MODULES = (guard, launch, relay, state)
 
 
 class SlotState(str, Enum):
@@ -255,33 +250,3 @@ def tidy(root: Path) -> None:
         if path.name not in kept:
             path.unlink()
     install_guard(root)
-
-
-def guard_program() -> bytes:
-    """The guard as one file that Python runs: its modules under their own names, the same bytes every time."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        sources = {"edgekit/__init__.py": "", "edgekit/provision/__init__.py": ""}
-        for module in _GUARD_MODULES:
-            sources[module.__name__.replace(".", "/") + ".py"] = Path(str(module.__file__)).read_text(encoding="utf-8")
-        sources["__main__.py"] = "import sys\nfrom edgekit.provision.guard import main\nsys.exit(main(sys.argv[1:]))\n"
-        sources["version.json"] = json.dumps({"version": guard.VERSION})
-        for name, text in sources.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
-    return made.getvalue()
-
-
-def guard_version(root: Path) -> int | None:
-    """Of the guard that lies in `root`; None when there is none that can be read."""
-    try:
-        with zipfile.ZipFile(root / GUARD) as archive:
-            return int(json.loads(archive.read("version.json"))["version"])
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError):
-        return None
-
-
-def install_guard(root: Path) -> None:
-    """Put our guard there unless one of this version or a newer one is; it takes effect when the service restarts."""
-    present = guard_version(root)
-    if present is None or present < guard.VERSION:
-        write_atomic(root / GUARD, guard_program())

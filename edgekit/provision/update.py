@@ -9,34 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from edgekit.errors import Cancelled, ConfigError, ReleaseError, RuntimeUnavailable, SlotError
-from edgekit.files import write_atomic
 from edgekit.provision import slots, stage
 from edgekit.provision.download import Download, Manners
 from edgekit.provision.release import Stored
-from edgekit.strict import read_json
+from edgekit.provision.settings import FILE, Settings
 
 if TYPE_CHECKING:
     from edgekit.provision.trust import Trust
 
-SETTINGS = "updater.json"
 HOLD = "hold"
 """While this file exists in ROOT/shared, the application wants no update; its first line says why."""
 UNGUARDED_S = 30.0
 _POLL_S = 0.2
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`updater.json`: where this device looks, written when it is provisioned. Unknown keys are of newer releases."""
-
-    repository: str | None = None
-    "http(s):// or file://"
-    group: str = "default"
-    bytes_per_s: float | None = None
-    jitter_s: float = 0.0
-    "Wait up to so long first, so that a fleet does not come all at once."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +52,10 @@ class Outcome:
         return self.slot.state == slots.SlotState.GOOD
 
 
-def read_settings(root: Path) -> Settings:
-    """The defaults when the device was given none. Raises ConfigError."""
-    path = root / SETTINGS
-    return read_json(path, Settings) if path.exists() else Settings()
-
-
-def write_settings(root: Path, settings: Settings) -> None:
-    write_atomic(root / SETTINGS, msgspec.json.format(msgspec.json.encode(settings), indent=1))
-
-
 def look(root: Path, settings: Settings, *, retry_denied: bool = False) -> tuple[Finding, Stored | None]:
     """What the repository offers this device and whether it will be taken. Raises ReleaseError, UnreachableError."""
     if settings.repository is None:
-        raise ConfigError(
-            root / SETTINGS, "repository", "this device was not told where to look; give --repository URL"
-        )
+        raise ConfigError(root / FILE, "repository", "this device was not told where to look; give --repository URL")
     trust = _trust(root, settings.repository)
     offer = trust.offer(settings.group)
     now = slots.status(root)
