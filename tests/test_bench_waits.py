@@ -54,5 +54,11 @@ def test_a_kernel_that_does_not_tell_is_no_waiting(tmp_path):
     assert waited_ms(None, None) == 0.0
 
 
-def test_the_thread_that_waited_longest_counts():
-    assert waited_ms((0, 1_000_000), (2_000_000, 9_000_000)) == 8.0
+def test_only_waiting_that_all_working_threads_share_counts_and_idle_ones_do_not():
+    before = ((0, 0), (0, 1_000_000), (5, 0))
+    after = ((10_000_000, 2_000_000), (9_000_000, 9_000_000), (5, 70_000_000))
+    assert waited_ms(before, after) == 2.0
+
+
+def test_of_one_working_thread_all_waiting_counts():
+    assert waited_ms(((0, 0), (0, 0)), ((1_000, 0), (10_000_000, 3_000_000))) == 3.0

@@ -117,8 +117,7 @@ class _Race:
         for run in list(self._waiting):
             self._drop(run)
         for run in self._racing:
-            if standings and run.candidate.name == standings[0].candidate:
-                self._measure_on(run)
+            self._measure_on(run, is_leader=bool(standings) and run.candidate.name == standings[0].candidate)
             guarded(run, partial(finish, run, self._plan))
         self._progress("done", 1.0)
 
@@ -198,12 +197,12 @@ class _Race:
             if is_far or surely:
                 self._drop(run)
 
-    def _measure_on(self, run: Contender) -> None:
-        """The winner gets the samples of a p90 unless that takes long, and those that its limit asks for."""
+    def _measure_on(self, run: Contender, *, is_leader: bool) -> None:
+        """The last ones get the samples of a p90 unless that takes long, the leader those that its limit asks for."""
         missing = SAMPLES_FOR_P90 - len(run.samples_ms)
         if missing > 0:
             guarded(run, partial(take_slice, run, self._plan.seconds / 4, missing, self._plan))
-        while needs_more(run, self._plan):
+        while is_leader and needs_more(run, self._plan):
             self.tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {self._plan.min_samples} samples")
             missing = max(self._plan.min_samples, MIN_SAMPLES) - len(run.samples_ms)
             guarded(run, partial(take_slice, run, 5.0, missing, self._plan))

@@ -8,12 +8,16 @@ from pathlib import Path
 from types import TracebackType
 
 _MOST_THREADS = 64
+_WORKS = 0.2
+"""A thread works when it has run for this share of the time of the busiest."""
+Line = tuple[tuple[int, int], ...]
+"""Nanoseconds that each thread has run and waited."""
 
 
 class Waits:
     """The time that the threads of a process were ready to run and did not get a CPU. Use as a context manager.
 
-    Source: the second number of /proc/PID/task/TID/schedstat, in nanoseconds (kernel documentation, sched-stats).
+    Source: /proc/PID/task/TID/schedstat, nanoseconds on a CPU and waiting for one (kernel documentation, sched-stats).
     Where the kernel does not tell, `read` is None. Threads that start later are not counted.
     """
 
@@ -23,11 +27,12 @@ class Waits:
             for thread in sorted(task.iterdir())[:_MOST_THREADS]:
                 self._files.append(os.open(thread / "schedstat", os.O_RDONLY))
 
-    def read(self) -> tuple[int, ...] | None:
-        """Nanoseconds waited so far, for each thread."""
+    def read(self) -> Line | None:
+        """For each thread, the nanoseconds that it has run and waited so far."""
         try:
-            return tuple(int(os.pread(file, 96, 0).split()[1]) for file in self._files) or None
-        except (OSError, IndexError, ValueError):
+            fields = (os.pread(file, 96, 0).split() for file in self._files)
+            return tuple((int(ran), int(waited)) for ran, waited, *_ in fields) or None
+        except (OSError, ValueError):
             return None
 
     def close(self) -> None:
@@ -42,8 +47,13 @@ class Waits:
         self.close()
 
 
-def waited_ms(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> float:
-    """What the thread that waited longest waited: the others wait for it at the end of each operator."""
+def waited_ms(before: Line | None, after: Line | None) -> float:
+    """What every thread that worked waited at least: then nobody made progress for the others meanwhile.
+
+    Of a single working thread that is all of its waiting; of several it is rather too little than too much.
+    """
     if before is None or after is None:
         return 0.0
-    return max(b - a for a, b in zip(before, after, strict=True)) / 1e6
+    spans = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)]
+    most = max(ran for ran, _ in spans)
+    return min(waited for ran, waited in spans if ran >= _WORKS * most) / 1e6
