@@ -261,13 +261,24 @@ def test_an_interruption_is_130_and_silent(fails: Callable[[BaseException], None
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("arguments", [["boards", "--json"], ["probe", "--print-script"], ["boards"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["boards", "--json"],
+        ["probe", "--print-script"],
+        ["boards", "rpi-5"],
+        ["models"],
+        ["--help"],
+        ["probe", "--help"],
+    ],
+)
 def test_a_reader_that_went_away_is_no_fault(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "edgekit.cli.main", *arguments]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as users have it
     try:
-        run = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+        run = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, env=environ)
     finally:
         os.close(writing)
     assert (run.returncode, run.stderr) == (0, "")

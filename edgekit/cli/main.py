@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -68,7 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show "✓" must not stop the answer
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # here, where a reader that went away is no fault; at exit Python would complain
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: list[str]) -> int:
     known = {verb for verb, _ in VERBS}
     wanted = next((word for word in arguments if word in known), None)
     args = build_parser(wanted).parse_args(arguments)
@@ -86,9 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 5
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away; Python would complain at exit
-        return 0
+    except SystemExit:
+        return 0  # so rich ends a process whose reader went away; a verb returns its code
     except errors.EdgekitError as error:
         if args.debug:
             raise
