@@ -13,6 +13,7 @@ from edgekit.errors import NoUsableArtifact
 from edgekit.limits import PERCENTILES, Limits
 from edgekit.selection import Selection, select, standings, why_not
 from edgekit.verify import Verifier
+from edgekit.whatif import what_if
 
 Finish = Callable[[Candidate], Measurement]
 """Measure one candidate to the end."""
@@ -59,7 +60,8 @@ class Judged:
                 self._progress(f"measuring {name} to the end", 1.0)
                 known[name] = finish(self._candidates[name])
             else:
-                return selection
+                changes = what_if(self._seen(known.values()), self._limits, name)
+                return msgspec.structs.replace(selection, would_change=changes)
 
     def _worth_measuring_on(self, rows: Iterable[Measurement]) -> str | None:
         """The fastest that a search stopped early and that breaks no limit but for a percentile without samples."""

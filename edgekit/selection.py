@@ -46,6 +46,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     "True when nothing was measured here and a rule of thumb stands in."
     device: Mapping[str, str] = {}
     "The machine on which it was measured, as `Measurement.device`."
+    would_change: tuple[str, ...] = ()
+    "Which other limit or objective would bring which other candidate."
 
 
 def select(measurements: Sequence[Measurement], limits: Limits) -> Selection:

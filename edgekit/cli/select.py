@@ -95,7 +95,8 @@ def describe(selection: Selection, *, explain: bool) -> list[str]:
     if not explain:
         count = len(selection.rejections)
         return [*lines, f"  {count} other{'s' if count != 1 else ''} rejected; --explain says why"] if count else lines
-    return [*lines, *(f"  not      {r.candidate}: {r.reason}" for r in selection.rejections)]
+    lines += [f"  not      {r.candidate}: {r.reason}" for r in selection.rejections]
+    return [*lines, *(f"  instead  {change}" for change in selection.would_change)]
 
 
 def _print_none(none: NoUsableArtifact, *, as_json: bool) -> None:
