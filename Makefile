@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test check fix wheel bench-serve bench-build clean
+.PHONY: help flash-device torture demo test check fix wheel bench-serve bench-select bench-repeat bench-build clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,12 @@ bench-console: .venv/.dev ## the console over 10,000 devices: first paint, key t
 
 flash-device: .venv/.demo ## TARGET=user@host or local:FOLDER, MODEL=digits: install, measure, keep or go back
 	@$(BIN)/edgekit provision $(TARGET) $(if $(MODEL),--model $(MODEL)) $(FLAGS)
+
+bench-select: .venv/.dev ## the search of `select` against an exhaustive sweep over real models
+	@$(BIN)/python tests/bench/bench_select.py
+
+bench-repeat: .venv/.dev ## a difference of 5 % decided ten times, with and without a busy neighbour
+	@$(BIN)/python tests/bench/bench_repeat.py
 
 wheel: .venv/.dev ## dist/edgekit_deploy-*.whl
 	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .
