@@ -64,6 +64,13 @@ def test_an_update_goes_to_the_other_slot_and_never_touches_the_running_one(root
     assert slots.status(root).active == "b"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="elsewhere: .ci/run is root, who alone can give files away")
+def test_what_root_stages_belongs_to_the_user_of_the_service(root: Path, library: Library):
+    os.chown(root, 12345, 12345)
+    install(root, library)
+    assert {path.lstat().st_uid for path in (root / "b").rglob("*")} == {12345}
+
+
 def test_the_same_release_again_does_nothing(root: Path, library: Library):
     before = (root / "state.json").read_bytes()
     assert install(root, library, "1.0") is None

@@ -267,7 +267,8 @@ def test_an_upload_that_is_cut_off_goes_on_where_it_ended(sshd, tmp_path):
     cutting = Cutting(sshd.port, 2_000_000)
     try:
         sshd.trust("host", cutting.port)
-        sshd.remote(cutting.port).upload(tmp_path / "blob", str(tmp_path / "there"), lambda _: None)
+        with sshd.remote(cutting.port) as remote:
+            remote.upload(tmp_path / "blob", str(tmp_path / "there"), lambda _: None)
     finally:
         cutting.close()
     assert (tmp_path / "there").read_bytes() == (tmp_path / "blob").read_bytes()

@@ -138,7 +138,8 @@ def bring(
     have: dict[str, int] = json.loads(listed.stdout or "{}")
     for file in files:
         if have.get(file.sha256) != file.size_bytes:
-            remote.upload(library.blob(file.sha256), f"{incoming}/blobs/{file.sha256}", count)
+            there = f"{incoming}/blobs/{file.sha256}"
+            remote.upload(library.blob(file.sha256), there, count, have=have.get(file.sha256, 0))
     put(remote, f"{incoming}/{stored.release.name}.json", stored.raw)
     return sent
 

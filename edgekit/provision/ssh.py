@@ -72,19 +72,24 @@ class Remote:
             raise UnreachableError(self.host, self._why(done.stderr))
         return done
 
-    def upload(self, source: Path, to: str, progress: Callable[[int], None]) -> None:
-        """Bring a file there, going on where an earlier try ended. Raises UnreachableError after some tries."""
+    def upload(self, source: Path, to: str, progress: Callable[[int], None], *, have: int | None = None) -> None:
+        """Bring a file there, going on where an earlier try ended: after `have` bytes; None asks.
+
+        Raises UnreachableError after some tries. What arrived is as long as `source`; its content is checked there.
+        """
         size, problem = source.stat().st_size, ""
         for _ in range(TRIES):
-            have = self.size_of(to)
-            if have == size:
-                return
+            have = self.size_of(to) if have is None else have
             if have > size:
                 self.run(["rm", "-f", to])
                 have = 0
+            if have == size:
+                return
             problem = self._append(source, to, have, progress)
-        if self.size_of(to) != size:
-            raise UnreachableError(self.host, f"{source.name} did not arrive, tried {TRIES} times: {problem}")
+            if not problem:
+                return
+            have = None
+        raise UnreachableError(self.host, f"{source.name} did not arrive, tried {TRIES} times: {problem}")
 
     def size_of(self, path: str) -> int:
         """Bytes of a file there; 0 when there is none."""

@@ -76,6 +76,7 @@ def stage(root: Path, stored: Stored, fetch: Fetch, *, progress: Progress, retry
             _fetch(root, file, fetch)
         progress("unpacking", 0.0)
         _build(root, folder, stored)
+        _hand_over(folder, root)
         progress("verifying", 0.9)
         _verify(root, folder, stored)
         os.sync()  # one call for thousands of small files; without it a power cut may leave them empty
@@ -171,6 +172,16 @@ def _build(root: Path, folder: Path, stored: Stored) -> None:
     }
     (folder / launch.FILE).write_text(json.dumps(table, indent=1), encoding="utf-8")
     (folder / "release.json").write_bytes(stored.raw)
+
+
+def _hand_over(folder: Path, root: Path) -> None:
+    """What root staged belongs to the service's user, who owns ROOT: its daemon keeps measurements in its slot."""
+    owner = root.stat()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        return
+    for path in (folder, *folder.rglob("*")):
+        if path.lstat().st_uid != owner.st_uid:
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _link(content: Path, path: Path) -> None:
