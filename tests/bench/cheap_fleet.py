@@ -126,8 +126,40 @@ def shapes() -> list[list[bytes]]:
     return made
 
 
-def run(port: int, devices: int, window_s: float, *, silent: bool) -> None:
-    """Publish until killed; `silent`: the births alone."""
+def trouble(i: int, seq: int) -> str:
+    """What is wrong with a device in a window, for people who want to see a fleet that is not well."""
+    if i % 40 == 11 and seq >= 3:
+        return "dead"
+    if i % 20 == 3 and seq % 8 >= 2:
+        return "throttled"
+    return "drops" if i % 25 == 7 and seq >= 2 else ""
+
+
+def say_trouble(publisher: Publisher, i: int, seq: int, wrong: str, window: bytes) -> bytes:
+    """The window as a troubled device sends it; its events and its death besides."""
+    now_ms = int(time.time() * 1000)
+    if wrong == "dead":
+        if seq == 3:
+            died = Status(state=State.OFFLINE, epoch=1, reason="connection lost")
+            publisher.put(topic(*name(i), "status"), msgspec.json.encode(died), retain=True)
+        return b""
+    fields = msgspec.json.decode(window)
+    if wrong == "throttled":
+        fields["system"] |= {"throttled": True, "temperature_c": 86.4}
+        for lane in fields["lanes"]:
+            lane["infer_ms"]["offset"] += 2 ** max(0, lane["infer_ms"]["scale"])  # everything twice as slow
+            for key in ("min", "max", "sum"):
+                lane["infer_ms"][key] *= 2
+        if seq % 8 == 2:
+            happened = Event(epoch=1, t_unix_ms=now_ms, kind="throttled", text="clock 1500 to 1000 MHz at 86.4 degrees")
+            publisher.put(topic(*name(i), "event"), msgspec.json.encode(happened))
+    else:
+        fields["outbox"] = {"depth": 40, "dropped": {"full": seq * 3}}
+    return msgspec.json.encode(fields)
+
+
+def run(port: int, devices: int, window_s: float, *, silent: bool, troubled: bool) -> None:
+    """Publish until killed; `silent`: the births alone; `troubled`: some throttle, drop and die."""
     publisher = Publisher(port)
     for where, payload in births(devices):
         publisher.put(where, payload, retain=True)
@@ -142,7 +174,11 @@ def run(port: int, devices: int, window_s: float, *, silent: bool) -> None:
         for n in range(sent, due):
             i, now_ms = n % devices, int(time.time() * 1000)
             head = b'{"epoch":1,"seq":%d,"t_unix_ms":%d,"t_mono_ms":%d' % (seqs[i], now_ms, now_ms % 10**9)
-            publisher.put(topics[i], head + tails[i % len(MODELS)][(i + seqs[i]) % SHAPES])
+            window = head + tails[i % len(MODELS)][(i + seqs[i]) % SHAPES]
+            if troubled and (wrong := trouble(i, seqs[i])):
+                window = say_trouble(publisher, i, seqs[i], wrong, window)
+            if window:
+                publisher.put(topics[i], window)
             seqs[i] += 1
         if due - sent and due // 500 != sent // 500:
             happened = Event(
@@ -159,5 +195,6 @@ if __name__ == "__main__":
     parser.add_argument("devices", type=int)
     parser.add_argument("--window-s", type=float, default=10.0)
     parser.add_argument("--silent", action="store_true", help="births alone")
+    parser.add_argument("--troubled", action="store_true", help="some throttle, drop and die")
     args = parser.parse_args()
-    run(args.port, args.devices, args.window_s, silent=args.silent)
+    run(args.port, args.devices, args.window_s, silent=args.silent, troubled=args.troubled)

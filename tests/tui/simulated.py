@@ -34,9 +34,10 @@ from edgekit.telemetry.messages import (
     topic,
 )  # fmt: skip
 from edgekit_tui import places
-from edgekit_tui.app import Console, Folded
+from edgekit_tui.app import Console
 from edgekit_tui.feed import Folder, View
 from edgekit_tui.fleet_screen import FleetScreen
+from edgekit_tui.news import Folded
 from edgekit_tui.once import snapshot
 from edgekit_tui.table import FleetTable
 

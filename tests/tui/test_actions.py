@@ -10,8 +10,9 @@ from textual.pilot import Pilot
 from edgekit.telemetry.messages import Command, Received, Reply, topic
 from edgekit_tui.action_screen import ActionScreen
 from edgekit_tui.actions import ANSWER_S, AT_ONCE, Dispatch, Order, order, why_not
-from edgekit_tui.app import Console, Folded
+from edgekit_tui.app import Console
 from edgekit_tui.fleet_screen import FleetScreen
+from edgekit_tui.news import Folded
 from tests.tui.simulated import DEAD, NOW_S, drive, lived, lived_view, text_of
 from tests.tui.test_navigation import run
 

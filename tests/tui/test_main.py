@@ -14,7 +14,7 @@ from edgekit_tui.main import main
 from edgekit_tui.theme import THEMES
 
 FOLDER = Path(edgekit_tui.__file__).parent
-ALLOWED = {"edgekit.fleet", "edgekit.telemetry", "edgekit.config", "edgekit.errors"}
+ALLOWED = {"edgekit.fleet", "edgekit.telemetry", "edgekit.config", "edgekit.errors", "edgekit.strict"}
 
 
 def console(*args: str) -> subprocess.CompletedProcess[str]:

@@ -6,11 +6,11 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from edgekit_tui.app import KEYS, Console
+from edgekit_tui.app import Console
 from edgekit_tui.columns import columns
 from edgekit_tui.device_screen import DeviceScreen
 from edgekit_tui.fleet_screen import FleetScreen
-from edgekit_tui.help_screen import HelpScreen
+from edgekit_tui.help_screen import KEYS, HelpScreen
 from edgekit_tui.table import FleetTable
 from tests.tui.simulated import drive, lived_view, screen_lines, table_of, text_of
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import ClassVar
 
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
+from textual.screen import Screen
 
-from edgekit_tui.app import Console, Folded
+from edgekit_tui.app import Console
 from edgekit_tui.draw import ASCII, UNICODE, Lines
-from edgekit_tui.ink import INKS, Inked, Panel, clip, right_align
+from edgekit_tui.ink import INK_CLASSES, INKS, Inked, Panel, clip, right_align
+from edgekit_tui.news import Folded
 from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
 
 VIEW = lived_view()
@@ -87,13 +90,22 @@ def test_ages_grow_by_the_second_without_a_message() -> None:
     drive(act, clock=lambda: now[0])
 
 
+class BenchScreen(Screen[None]):
+    """What lends its inks to the panel."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(INK_CLASSES)
+
+    def compose(self) -> ComposeResult:
+        yield Panel(id="one")
+
+
 class Bench(App[None]):
     """A panel alone."""
 
     CSS = "Panel { height: auto; } " + " ".join(f".ink--{ink} {{ color: red; }}" for ink in INKS)
 
-    def compose(self) -> ComposeResult:
-        yield Panel(id="one")
+    def get_default_screen(self) -> BenchScreen:
+        return BenchScreen()
 
 
 def test_a_panel_grows_with_its_text_and_paints_only_differences() -> None:
@@ -102,7 +114,7 @@ def test_a_panel_grows_with_its_text_and_paints_only_differences() -> None:
     async def session() -> None:
         app = Bench()
         async with app.run_test(size=(30, 10)) as pilot:
-            panel = app.query_one(Panel)
+            panel = app.screen.query_one(Panel)
             painted: list[int] = []
             original = panel.render_line
             panel.render_line = lambda y: painted.append(y) or original(y)  # type: ignore[method-assign, func-returns-value]

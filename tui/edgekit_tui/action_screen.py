@@ -14,17 +14,18 @@ from edgekit_tui import draw
 from edgekit_tui.actions import Dispatch, Order, Send
 from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.feed import View
-from edgekit_tui.ink import Panel
+from edgekit_tui.ink import INK_CLASSES, Panel
 from edgekit_tui.picklist import Items, PickList
 from edgekit_tui.view_screen import Resumed
 
-NAMED = 12
 TURN_S = 0.2
 OUTCOMES = {"ok": ("check", "good"), "failed": ("cross", "bad"), "lost": ("cross", "warn"), "unsent": ("cross", "bad")}
 
 
 class ActionScreen(ModalScreen[None]):
     """Nothing is sent before y; afterwards escape closes the list of outcomes."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(INK_CLASSES)
 
     AUTO_FOCUS = "PickList"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -74,14 +75,11 @@ class ActionScreen(ModalScreen[None]):
         if not n:
             return ((("no device can be asked; nothing will be sent", "warn"),),)
         args = "".join(f" {key}={value}" for key, value in order.args.items())
-        what = f"the command '{order.verb}{args}' will be sent once to {draw.count(n)} device{'s' if n > 1 else ''}:"
-        names = ", ".join(f"{site}/{device}" for site, device in order.targets[:NAMED])
-        more = f" and {draw.count(n - NAMED)} more" if n > NAMED else ""
+        what = f"the command '{order.verb}{args}' will be sent once to {draw.count(n)} device{'s' if n > 1 else ''}"
         lines: list[Line] = [((part, "text"),) for part in draw.wrap(what, width, self._glyphs)]
-        lines += [((part, "strong"),) for part in draw.wrap(names + more, width, self._glyphs)]
         if order.refused:
             k = len(order.refused)
-            lines.append(((f"{draw.count(k)} cannot be asked, and {'is' if k == 1 else 'are'} left out:", "warn"),))
+            lines.append(((f"{draw.count(k)} cannot be asked, and {'is' if k == 1 else 'are'} left out", "warn"),))
         return tuple(lines)
 
     def _progress(self, width: int) -> Lines:
@@ -103,8 +101,8 @@ class ActionScreen(ModalScreen[None]):
         name = min(32, max(12, width // 3))
         items: list[tuple[object, Line]] = []
         outcomes = self.dispatch.outcomes if self.dispatch else {}
-        for key in order.targets if self.dispatch else ():
-            outcome, words = outcomes.get(key, ("", "waiting"))
+        for key in order.targets:
+            outcome, words = outcomes.get(key, ("", "waiting" if self.dispatch else "will get it"))
             mark, ink = OUTCOMES.get(outcome, ("dot", "faint"))
             items.append((key, _line(getattr(glyphs, mark), key, words, ink, name, width, glyphs)))
         items += [(key, _line(glyphs.missing, key, why, "warn", name, width, glyphs)) for key, why in order.refused]

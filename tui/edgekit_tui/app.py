@@ -9,7 +9,6 @@ from typing import ClassVar
 from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
 
@@ -17,6 +16,8 @@ from edgekit.errors import EdgekitError
 from edgekit_tui import requests
 from edgekit_tui.action_screen import ActionScreen
 from edgekit_tui.actions import Send
+from edgekit_tui.alerts import Alarm, Alert, Bell
+from edgekit_tui.alerts_screen import AlertsScreen
 from edgekit_tui.command import parse_command
 from edgekit_tui.command_screen import CommandScreen
 from edgekit_tui.device_screen import DeviceScreen
@@ -24,42 +25,18 @@ from edgekit_tui.draw import ASCII, UNICODE, Glyphs
 from edgekit_tui.events_screen import EventsScreen
 from edgekit_tui.feed import View
 from edgekit_tui.fleet_screen import FleetScreen
-from edgekit_tui.help_screen import HelpScreen
+from edgekit_tui.help_screen import KEYS, HelpScreen
 from edgekit_tui.model_screens import ModelScreen, ModelsScreen
+from edgekit_tui.news import Failed, Folded
 from edgekit_tui.overview_screen import OverviewScreen
+from edgekit_tui.past import KEEP_S, Timeline
 from edgekit_tui.places import DEVICE, DEVICES, OVERVIEW, TOP, Place, Route, Trail
 from edgekit_tui.rows import RowKey
 from edgekit_tui.theme import THEMES
 from edgekit_tui.view_screen import Back, Chrome, Go, Resumed, ViewScreen
 
 TICK_S = 1.0
-SCREENS = (OverviewScreen, FleetScreen, DeviceScreen, ModelsScreen, ModelScreen, EventsScreen)
-KEYS = (
-    ("1 to 4", "the four places"), (":", "command line"), ("enter", "open it"),
-    ("escape", "back; clear filter"), ("[ ]", "where one was; forward"), ("/", "filter"), ("?", "this help"),
-    ("j k g G", "down, up, first, last"), ("n p", "next, previous"), ("l", "log or linear plots"),
-    ("P R", "ping, rebirth the device"), ("ctrl+p", "palette, themes"), ("q", "quit"),
-)  # fmt: skip
-
-
-class Folded(Message):
-    """The worker has a newer view."""
-
-    def __init__(self, view: View) -> None:
-        self.view = view
-        super().__init__()
-
-    def can_replace(self, message: Message) -> bool:
-        """An older view that was not drawn yet is not worth drawing."""
-        return isinstance(message, Folded)
-
-
-class Failed(Message):
-    """The worker ended by an error."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-        super().__init__()
+SCREENS = (OverviewScreen, FleetScreen, DeviceScreen, ModelsScreen, ModelScreen, EventsScreen, AlertsScreen)
 
 
 class Console(App[None]):
@@ -74,9 +51,14 @@ class Console(App[None]):
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("left_square_bracket", "wander(-1)", "back in history", show=False),
         Binding("right_square_bracket", "wander(1)", "forward", show=False),
+        Binding("space", "pause", "pause", show=False),
+        Binding("comma", "travel(-1)", "a moment back", show=False),
+        Binding("full_stop", "travel(1)", "a moment on", show=False),
+        Binding("less_than_sign", "travel(-10)", "ten moments back", show=False),
+        Binding("greater_than_sign", "travel(10)", "ten moments on", show=False),
         Binding("l", "scale", "log scale", show=False),
-        Binding("P", "send('ping')", "ping", show=False),
-        Binding("R", "send('rebirth')", "rebirth", show=False),
+        Binding("P", "run('ping')", "ping", show=False),
+        Binding("R", "run('rebirth')", "rebirth", show=False),
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
@@ -92,10 +74,14 @@ class Console(App[None]):
         opening: str | None = None,
         exit_after_s: float | None = None,
         send: Send | None = None,
+        alarm: Alarm | None = None,
+        hold: Callable[[bool], object] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Args: send: hands commands to the broker; None for a console that only reads."""
+        """`send` is None for a console that only reads; `alarm` makes the views' alerts; `hold` is the Timeline's."""
         super().__init__()
+        self.timeline, self._alarm = Timeline(hold), alarm or Alarm()
+        self._bell = Bell(self._alarm.rules)
         self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self.error: BaseException | None = None
         "Why the worker or a handler failed, if one did."
@@ -141,22 +127,62 @@ class Console(App[None]):
         self.exit(return_code=5)
 
     def watch_view(self) -> None:
-        self.draw()
+        if self.view is not None:
+            self.timeline.past.add(self.view)
+            if self._bell.rings(self.view.alerts, self.view.now_s):
+                self.bell()
+        if self.timeline.looking is None:
+            self.draw()
         if self._opening is not None and self.open_named(self._opening):
             self._opening = None
 
     @on(Resumed)
     def draw(self) -> None:
         """Have the screen on top, and a dialogue over it, draw the newest view."""
-        view, now_s = self.view, self._clock()
+        view, now_s = self.timeline.looking or self.view, self.now_s
+        alerts = sum(not alert.acknowledged for alert in view.alerts) if view is not None else 0
+        chrome = Chrome(
+            path=self.trail.here, log_scale=self.log_scale, alerts=alerts, moment=self.timeline.moment(self._clock())
+        )
         for screen in reversed(self.screen_stack):
             if isinstance(screen, ActionScreen) and screen.query("#action-keys"):
-                screen.show(view, now_s)
+                screen.show(self.view, self._clock())
             if isinstance(screen, ViewScreen):
                 if screen.is_mounted and screen.query("#crumbs"):  # none of its parts yet, or no more
-                    screen.chrome = Chrome(path=self.trail.here, log_scale=self.log_scale)
+                    screen.chrome = chrome
                     screen.show(view, now_s)
                 return
+
+    @property
+    def now_s(self) -> float:
+        """The time that the screen shows."""
+        return self.timeline.looking.now_s if self.timeline.looking is not None else self._clock()
+
+    def look_back(self, at_s: float) -> None:
+        """Show the fleet as it was then, as far as it is kept."""
+        self.timeline.look_at(self.timeline.past.before(at_s) or self.view)
+        self.draw()
+
+    def action_pause(self) -> None:
+        self.timeline.look_at(self.view if self.timeline.looking is None else None)
+        self.draw()
+
+    def action_travel(self, by: int) -> None:
+        self.timeline.travel(by, self.view)
+        self.draw()
+
+    @on(EventsScreen.TimeAsked)
+    def _time_asked(self, message: EventsScreen.TimeAsked) -> None:
+        self.look_back(message.at_s + KEEP_S)
+
+    def acknowledge(self, alerts: Iterable[Alert]) -> None:
+        """Take these alerts for known; the next view tells."""
+        for alert in alerts:
+            self._alarm.acknowledge(alert)
+
+    @on(AlertsScreen.Acknowledged)
+    def _acknowledged(self, message: AlertsScreen.Acknowledged) -> None:
+        self.acknowledge(message.alerts)
 
     def go(self, path: Route) -> None:
         """Show the place at the end of `path`; escape leads back along it."""
@@ -202,18 +228,15 @@ class Console(App[None]):
         self.draw()
 
     def action_command(self, begun: str = "") -> None:
-        self.push_screen(CommandScreen(begun), self._run_line)
+        self.push_screen(CommandScreen(begun), self.action_run)
 
-    def _run_line(self, text: str | None) -> None:
+    def action_run(self, text: str | None) -> None:
         if text is None:
             return
         try:
             requests.run(self, parse_command(text))
         except EdgekitError as e:
             self.notify(str(e), severity="error", markup=False)
-
-    def action_send(self, verb: str) -> None:
-        self._run_line(verb)
 
     def open_device(self, key: RowKey) -> None:
         """Show a device, below the devices."""

@@ -7,9 +7,9 @@ import shlex
 from dataclasses import dataclass
 
 from edgekit.errors import UsageError
-from edgekit_tui.places import ALIASES, DEVICES, EVENTS, MODELS, OVERVIEW
+from edgekit_tui.places import ALERTS, ALIASES, DEVICES, EVENTS, MODELS, OVERVIEW
 
-PLACES = (OVERVIEW, DEVICES, MODELS, EVENTS)
+PLACES = (OVERVIEW, DEVICES, MODELS, EVENTS, ALERTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,9 @@ WORDS = (
     Word("ping", "ask for a sign of life; 'all' asks every device that is listed", "[all]"),
     Word("rebirth", "have a device introduce itself again", "[all]"),
     Word("send", "any verb that the device's birth allows", "VERB [all] [key=value ...]"),
+    Word("ack", "acknowledge every alert"),
+    Word("pause", "stand still, or go on with the present"),
+    Word("ago", "look at the fleet as it was", "90s, 10m or 2h"),
     Word("scale", "latency plots: linear or logarithmic"),
     Word("export", "write the listed devices as .csv or .json", "FILE"),
     Word("screenshot", "write this screen as a picture", "FILE.svg"),

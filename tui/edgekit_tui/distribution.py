@@ -23,10 +23,14 @@ class Axis:
     high: float
     columns: int
 
+    def position(self, value: float) -> float:
+        """Where a value lies, in cells from the left edge; those outside lie on the edge."""
+        inside = min(max(value, self.low), self.high)
+        return math.log(inside / self.low) / math.log(self.high / self.low) * self.columns
+
     def column(self, value: float) -> int:
-        """The cell a value falls into; those outside fall into the first or last."""
-        part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
-        return min(self.columns - 1, max(0, int(part * self.columns)))
+        """The cell a value falls into."""
+        return min(self.columns - 1, int(self.position(value)))
 
     def value(self, column: float) -> float:
         return self.low * float((self.high / self.low) ** (column / self.columns))
@@ -40,15 +44,19 @@ def axis_of(histogram: Histogram, columns: int) -> Axis:
 
 
 def rebin(histogram: Histogram, axis: Axis) -> list[float]:
-    """Samples for each cell of the axis; a bucket wider than a cell is spread over those it covers."""
+    """Samples for each cell of the axis; a bucket is spread evenly over the cells, and parts of cells, it covers."""
     counts = [0.0] * axis.columns
     counts[0] += histogram.zero_count
     width = 2.0**-histogram.scale
     for i, n in enumerate(histogram.counts, histogram.offset):
-        if n:
-            first, last = axis.column(2.0 ** (i * width)), axis.column(2.0 ** ((i + 1) * width) * 0.999999)
-            for column in range(first, last + 1):
-                counts[column] += n / (last - first + 1)
+        if not n:
+            continue
+        left, right = axis.position(2.0 ** (i * width)), axis.position(2.0 ** ((i + 1) * width))
+        if right - left < 1e-9:
+            counts[min(axis.columns - 1, int(left))] += n
+            continue
+        for column in range(int(left), min(axis.columns, math.ceil(right))):
+            counts[column] += n * (min(right, column + 1) - max(left, column)) / (right - left)
     return counts
 
 

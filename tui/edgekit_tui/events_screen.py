@@ -9,6 +9,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 
 from edgekit.fleet import FleetEvent
@@ -33,8 +34,16 @@ class EventsScreen(ViewScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", key_display="/", priority=True),
         Binding("f", "follow", "follow"),
+        Binding("t", "travel", "go to that time"),
         Binding("escape", "clear", "back"),
     ]
+
+    class TimeAsked(Message):
+        """The fleet as it was at an event is wanted."""
+
+        def __init__(self, at_s: float) -> None:
+            self.at_s = at_s
+            super().__init__()
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(glyphs)
@@ -65,6 +74,11 @@ class EventsScreen(ViewScreen):
         listed = self.query_one(PickList)
         listed.follows = not listed.follows
         self.show(self.view, self.now_s)
+
+    def action_travel(self) -> None:
+        chosen = self.query_one(PickList).selected
+        if isinstance(chosen, tuple):
+            self.post_message(self.TimeAsked(float(chosen[0])))
 
     def action_filter(self) -> None:
         self.query_one(FilterBar).open()

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from edgekit.fleet import Fleet, fold
 from edgekit.telemetry.messages import Received, Reply, decode
+from edgekit_tui.alerts import Alarm, Alert
 from edgekit_tui.rows import Book, Row, Totals, book_of, percentile, totals_of, window_latency
 
 PERIOD_S = 0.1
@@ -81,13 +82,15 @@ class View:
     now_s: float
     replies: Mapping[str, Reply] = field(default_factory=dict)
     "Answers to commands, by the command's id."
+    alerts: tuple[Alert, ...] = ()
+    "Newest first, acknowledged ones last."
 
 
 class Folder:
     """Turns what the source has into views. Holds no thread and no clock: `step` does one round."""
 
-    def __init__(self, source: Source, *, endpoint: str) -> None:
-        self._source = source
+    def __init__(self, source: Source, *, endpoint: str, alarm: Alarm | None = None) -> None:
+        self._source, self.alarm = source, alarm or Alarm()
         self._fleet = Fleet()
         self._book: Book = {}
         self._order: list[tuple[str, str]] = []
@@ -115,9 +118,10 @@ class Folder:
         rows = tuple(row for key in self._order for row in self._book[key].rows)
         totals = totals_of(self._fleet, rows)
         self._extend_trend(totals, now_s, fresh=bool(messages))
+        alerts = self.alarm.step(rows, self._fleet, now_s)
         self._view = View(
             fleet=self._fleet, rows=rows, totals=totals, trend=self._trend, link=link, now_s=now_s,
-            replies=self._replies,
+            replies=self._replies, alerts=alerts,
         )  # fmt: skip
         return self._view
 
@@ -195,7 +199,9 @@ class Feed:
         *,
         post: Callable[[View], object],
         failed: Callable[[BaseException], object],
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self._source, self._folder, self._post, self._failed = source, folder, post, failed
         self._stopping = threading.Event()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="edgekit-feed")
@@ -215,7 +221,7 @@ class Feed:
             pause_s = PERIOD_S
             while not self._stopping.wait(pause_s):
                 began_s = time.monotonic()
-                if (view := self._folder.step(time.time())) is not None:
+                if (view := self._folder.step(self._clock())) is not None:
                     self._post(view)
                 took_s = time.monotonic() - began_s
                 pause_s = min(max(PERIOD_S - took_s, REST * took_s), LONGEST_PERIOD_S)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from edgekit.fleet import Fleet
 from edgekit_tui import draw
 from edgekit_tui.draw import Glyphs, Line, Lines
+from edgekit_tui.ink import clip
 from edgekit_tui.rows import LIVE, Row, RowKey
 
 FULL_RATIO, FAILING_RATIO = 0.92, 0.05
@@ -95,14 +96,22 @@ def versions(fleet: Fleet, rows: Sequence[Row], width: int, height: int, glyphs:
         software.update(f"{name} {version}" for name, version in device.birth.versions.items())
     boards = Counter(device.birth.board for device in live if device.birth)
     parts = (("artifacts", artifacts), ("boards", boards), ("software", software))
-    room = max(1, (height - len(parts)) // len(parts)) if height else 5
+    shown = _rooms([len(counted) for _, counted in parts], height - len(parts) if height else 15)
     lines: list[Line] = []
-    for title, counted in parts:
-        lines.append(((title, "section"),))
+    for (title, counted), room in zip(parts, shown, strict=True):
+        more = len(counted) - room
+        lines.append(((title, "section"), (f"  {more} more not shown" if more > 0 else "", "faint")))
         lines += [_share(name, n, max(counted.values()), width, glyphs) for name, n in counted.most_common(room)]
-        if (more := len(counted) - room) > 0:
-            lines[-1] = ((f"and {more + 1} more", "faint"),)
-    return tuple(lines[:height] if height else lines)
+    return tuple(clip(line, width, glyphs) for line in (lines[:height] if height else lines))
+
+
+def _rooms(wanted: Sequence[int], height: int) -> list[int]:
+    """How many lines each part gets: one after the other in turn, none more than it wants."""
+    given = [0] * len(wanted)
+    while sum(given) < height and given != list(wanted):
+        hungry = [i for i, n in enumerate(wanted) if given[i] < n]
+        given[min(hungry, key=lambda i: given[i])] += 1
+    return given
 
 
 def _share(name: str, n: int, most: int, width: int, glyphs: Glyphs) -> Line:

@@ -12,8 +12,14 @@ from textual.screen import ModalScreen
 from edgekit_tui import draw
 from edgekit_tui.columns import columns
 from edgekit_tui.draw import Glyphs, Line, Lines
-from edgekit_tui.ink import Panel
+from edgekit_tui.ink import INK_CLASSES, Panel
 
+KEYS = (
+    ("1 to 4, 0", "places, alerts"), (":", "command line"), ("enter", "open it"),
+    ("escape", "back; clear filter"), ("[ ]", "where one was; forward"), ("/", "filter"), ("?", "this help"),
+    ("j k g G", "down, up, first, last"), ("n p", "next, previous"), ("l", "log or linear plots"),
+    ("space , .", "pause, back, on"), ("P R", "ping, rebirth the device"), ("ctrl+p", "palette, themes"), ("q", "quit"),
+)  # fmt: skip
 FILTER_EXAMPLES = (
     ("orin", "any text field holds it (a regular expression)"),
     ("board:pi", "one field: device site state board model artifact"),
@@ -25,6 +31,8 @@ FILTER_EXAMPLES = (
 
 class HelpScreen(ModalScreen[None]):
     """Keys, filter and symbols."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(INK_CLASSES)
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "dismiss", "close")]
 

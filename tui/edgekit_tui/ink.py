@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -22,19 +21,25 @@ Draw = Callable[[int, int], Lines]
 "Lines for a width and a height in cells; height 0 asks for as many lines as there are."
 
 
+INK_CLASSES = frozenset(f"ink--{ink}" for ink in INKS)
+"What a screen puts into its COMPONENT_CLASSES: the looks are computed once a screen, and not for every widget on it."
+
+
 class Inked(Widget):
     """A widget that draws spans of (text, ink)."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"ink--{ink}" for ink in INKS}
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._inks: dict[str, Style] = {}
+        self._theme = ""
 
     def ink(self, name: str) -> Style:
         """The style of an ink under the current theme."""
+        if self._theme != self.app.theme:
+            self._inks.clear()
+            self._theme = self.app.theme
         if name not in self._inks:
-            self._inks[name] = self.get_component_rich_style(f"ink--{name}", partial=True)
+            self._inks[name] = self.screen.get_component_rich_style(f"ink--{name}", partial=True)
         return self._inks[name]
 
     def notify_style_update(self) -> None:

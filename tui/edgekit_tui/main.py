@@ -10,7 +10,8 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,12 @@ from edgekit.config import NAME_PATTERN, MqttConfig
 from edgekit.errors import BrokerError, ConfigError, EdgekitError, RuntimeUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from edgekit_tui.actions import Send
+    from edgekit_tui.app import Console
     from edgekit_tui.feed import Folder, Source
 
 THEME_NAMES = ("edgekit", "edgekit-light", "edgekit-high-contrast", "edgekit-colour-blind")
 "As in theme.py, which --help need not load."
-PLACES = ("overview", "devices", "models", "events")
+PLACES = ("overview", "devices", "models", "events", "alerts")
 GC_THRESHOLDS = (20_000, 20, 100)
 "A large fleet is a million objects without a cycle among them: looking for one must not stop the screen often."
 SWITCH_S = 0.001
@@ -49,7 +50,10 @@ def build_parser() -> argparse.ArgumentParser:
     link.add_argument("--certificate-file", metavar="FILE", help="our own certificate (implies --tls)")
     link.add_argument("--key-file", metavar="FILE", help="the key of our certificate")
     link.add_argument("--site", help="show this site alone")
+    link.add_argument("--replay", metavar="FILE", help="play a recording of 'edgekit collect --record' instead")
+    link.add_argument("--speed", type=float, default=1.0, metavar="N", help="of the replay (default: %(default)g)")
     look = parser.add_argument_group("screen")
+    look.add_argument("--alerts", metavar="FILE.toml", help="rules for alerts (default: built-in ones)")
     look.add_argument("--ascii", action="store_true", help="draw without Unicode")
     look.add_argument("--theme", default="edgekit", choices=THEME_NAMES, help="default: %(default)s")
     look.add_argument("--screen", default="overview", choices=PLACES, help="start here (default: %(default)s)")
@@ -90,19 +94,57 @@ def run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("textual") is None:
         mend = f"{sys.executable} -m pip install 'edgekit-deploy[console]'"
         raise RuntimeUnavailable("textual", "not installed", mend)
-    from edgekit.telemetry.watch import Watcher
+    from edgekit_tui.alerts import DEFAULT, Alarm, read_rules
     from edgekit_tui.feed import Folder
 
-    endpoint = f"{config.host}:{config.port}"
-    source = Watcher(config, sites=[args.site] if args.site else None)
-    folder = Folder(source, endpoint=endpoint)
-    if not (args.once or args.snapshot):
-        return watch(args, source, folder, source.send)
+    alarm = Alarm(read_rules(Path(args.alerts)) if args.alerts else DEFAULT)
+    source: Source
+    if args.replay:
+        from edgekit_tui.replay import Replay
+
+        at_once = bool(args.once or args.snapshot)
+        source = replay = Replay(Path(args.replay), speed=float("inf") if at_once else args.speed)
+        endpoint, send, clock, hold = Path(args.replay).name, None, replay.now_s, replay.pause
+    else:
+        from edgekit.telemetry.watch import Watcher
+
+        source = watcher = Watcher(config, sites=[args.site] if args.site else None)
+        endpoint, clock, hold = f"{config.host}:{config.port}", time.time, None
+        send = None if args.read_only else watcher.send
+    folder = Folder(source, endpoint=endpoint, alarm=alarm)
+    if args.once or args.snapshot:
+        return without_terminal(args, source, folder, endpoint=endpoint, size=size, clock=clock)
+    from edgekit_tui.app import Console
+
+    app = Console(
+        ascii_only=args.ascii,
+        theme=args.theme,
+        start=args.screen,
+        opening=args.open,
+        exit_after_s=args.exit_after,
+        send=send,
+        alarm=alarm,
+        hold=hold or (lambda _: None),
+        clock=clock,
+    )
+    return watch(args, app, source, folder, clock)
+
+
+def without_terminal(
+    args: argparse.Namespace,
+    source: Source,
+    folder: Folder,
+    *,
+    endpoint: str,
+    size: tuple[int, int],
+    clock: Callable[[], float],
+) -> int:
+    """The fleet once, as text, JSON or a picture."""
     from edgekit_tui import once
     from edgekit_tui.app import Console
     from edgekit_tui.draw import ASCII, UNICODE
 
-    view = once.gather(source, folder, wait_s=args.wait, endpoint=endpoint)
+    view = once.gather(source, folder, wait_s=args.wait, endpoint=endpoint, clock=clock)
     if args.snapshot:
         app = Console(ascii_only=args.ascii, theme=args.theme, start=args.screen, clock=lambda: view.now_s)
         once.snapshot(app, view, Path(args.snapshot), size=size, then=lambda app: app.open_named(args.open))
@@ -116,24 +158,17 @@ def run(args: argparse.Namespace) -> int:
     return 0 if view.rows else 1
 
 
-def watch(args: argparse.Namespace, source: Source, folder: Folder, send: Send) -> int:
+def watch(args: argparse.Namespace, app: Console, source: Source, folder: Folder, clock: Callable[[], float]) -> int:
     """The live screen, until it is left."""
-    from edgekit_tui.app import Console, Failed, Folded
     from edgekit_tui.feed import Feed
+    from edgekit_tui.news import Failed, Folded
 
-    app = Console(
-        ascii_only=args.ascii,
-        theme=args.theme,
-        start=args.screen,
-        opening=args.open,
-        exit_after_s=args.exit_after,
-        send=None if args.read_only else send,
-    )
     feed = Feed(
         source,
         folder,
         post=lambda view: app.post_message(Folded(view)),
         failed=lambda error: app.post_message(Failed(error)),
+        clock=clock,
     )
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -160,6 +195,8 @@ def check(args: argparse.Namespace) -> tuple[int, int]:
         raise UsageError(f"--size {args.size}: write width x height in cells, such as 120x40")
     if args.json and not args.once:
         raise UsageError("--json needs --once")
+    if not args.speed > 0:
+        raise UsageError(f"--speed {args.speed:g}: must be more than 0")
     if args.wait <= 0:
         raise UsageError(f"--wait {args.wait:g}: must be more than 0 seconds")
     if args.site is not None and not re.match(NAME_PATTERN, args.site):

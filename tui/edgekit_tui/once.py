@@ -18,6 +18,7 @@ from edgekit.errors import BrokerError, ConfigError, UsageError
 from edgekit_tui.columns import Pen, arrange, columns, gap_of, sort_rows, widest
 from edgekit_tui.draw import Glyphs, fit
 from edgekit_tui.feed import PERIOD_S, Folder, Source, View
+from edgekit_tui.news import Folded
 from edgekit_tui.rows import LIVE, Row
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ QUIET_S = 0.5
 "Retained messages arrive in a burst; this long without a new device, and the fleet is taken for known."
 
 
-def gather(source: Source, folder: Folder, *, wait_s: float, endpoint: str) -> View:
+def gather(
+    source: Source, folder: Folder, *, wait_s: float, endpoint: str, clock: Callable[[], float] = time.time
+) -> View:
     """The fleet as soon as every live device has sent a window, or after `wait_s`.
 
     Raises BrokerError when there is no connection within `CONNECT_S` or `wait_s`, whichever is less.
@@ -42,7 +45,7 @@ def gather(source: Source, folder: Folder, *, wait_s: float, endpoint: str) -> V
     source.start()
     try:
         while (elapsed := time.monotonic() - started) < wait_s:
-            newer = folder.step(time.time())
+            newer = folder.step(clock())
             if newer is not None and (view is None or newer.totals.devices != view.totals.devices):
                 last_change = time.monotonic()
             view = newer or view
@@ -94,8 +97,6 @@ def snapshot(app: Console, view: View, path: Path, *, size: tuple[int, int], the
 
     Raises ConfigError when the file cannot be written.
     """
-
-    from edgekit_tui.app import Folded  # deferred: the console's command line exports through this module
 
     async def shoot(pilot: Pilot[object]) -> None:
         app.post_message(Folded(view))

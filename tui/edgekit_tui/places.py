@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 OVERVIEW, DEVICES, DEVICE, MODELS, MODEL, EVENTS, ALERTS = (
     "overview", "devices", "device", "models", "model", "events", "alerts",
 )  # fmt: skip
-TOP: Mapping[str, str] = {"1": OVERVIEW, "2": DEVICES, "3": MODELS, "4": EVENTS}
+TOP: Mapping[str, str] = {"1": OVERVIEW, "2": DEVICES, "3": MODELS, "4": EVENTS, "0": ALERTS}
 "The places one key leads to."
 ALIASES: Mapping[str, str] = {
     "o": OVERVIEW, "home": OVERVIEW, "pulse": OVERVIEW, "d": DEVICES, "dev": DEVICES, "fleet": DEVICES, "f": DEVICES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +63,8 @@ def _send(console: Console, rest: str) -> None:
         raise UsageError(f"{verb}: this console only reads (--read-only, --replay)")
     if console.view is None:
         raise UsageError(f"{verb}: no device is known yet")
+    if console.timeline.looking is not None:
+        raise UsageError(f"{verb}: this is the past; space goes back to the present")
     devices = _listed(console) if everyone else [_current(console, verb)]
     console.push_screen(ActionScreen(order(verb, devices, args), console.sender, console.glyphs))
 
@@ -86,6 +89,14 @@ def _current(console: Console, verb: str) -> Device:
     if device is None:
         raise UsageError(f"{verb}: choose a device first, or write  :{verb} all")
     return device
+
+
+def _ago(console: Console, text: str) -> None:
+    match = re.fullmatch(r"(\d+)([smh]?)", text)
+    if match is None:
+        raise UsageError(f"ago: '{text}' is not 90s, 10m or 2h")
+    seconds = int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+    console.look_back(console.now_s - seconds)
 
 
 def _export(console: Console, name: str) -> None:
@@ -113,6 +124,9 @@ WORDS: Mapping[str, Callable[[Console, str], object]] = {
     "ping": lambda console, rest: _send(console, f"ping {rest}"),
     "rebirth": lambda console, rest: _send(console, f"rebirth {rest}"),
     "send": _send,
+    "ack": lambda console, _: console.acknowledge(console.view.alerts if console.view else ()),
+    "pause": lambda console, _: console.action_pause(),
+    "ago": _ago,
     "scale": lambda console, _: console.action_scale(),
     "export": _export,
     "screenshot": _screenshot,

@@ -151,9 +151,13 @@ def crumbs(path: Route, view: View | None, width: int, glyphs: Glyphs, now_s: fl
     arrow = " › " if glyphs.unicode else " > "
     tabs: list[tuple[str, str]] = [(" edgekit ", "title"), ("  ", "text")]
     for key, kind in TOP.items() if width >= 76 else ():
-        if kind == ALERTS and here != ALERTS:
+        if kind == ALERTS and here != ALERTS and width < 96:
             continue
-        tabs += [(key, "key"), (f" {kind}", "strong" if kind == here else "faint"), ("  ", "text")]
+        tabs += [(key, "key"), (f" {kind}", "strong" if kind == here else "faint")]
+        if kind == ALERTS and alerts:
+            tabs.append((f" {draw.number(alerts, glyphs)}", "bad"))
+            alerts = 0
+        tabs.append(("  ", "text"))
     if width < 76:
         tabs.append((here, "strong"))
     below = "".join(arrow + draw.clean(place.title, not glyphs.unicode) for place in path[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,7 +17,7 @@ from textual.widgets import Footer
 from edgekit_tui import tiles
 from edgekit_tui.draw import Glyphs
 from edgekit_tui.feed import View
-from edgekit_tui.ink import Panel
+from edgekit_tui.ink import INK_CLASSES, Panel
 from edgekit_tui.places import OVERVIEW, Place, Route
 
 ROOMY = (104, 20)
@@ -76,6 +77,8 @@ class HealthBar(Vertical):
 
 class ViewScreen(Screen[None]):
     """A screen that draws views."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(INK_CLASSES)
 
     KIND = OVERVIEW
 

@@ -1,0 +1,153 @@
+"""Alerts: what raises one, how long it lasts, when it rings; and the file they come from."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from edgekit.errors import ConfigError
+from edgekit.fleet import Fleet
+from edgekit_tui.alerts import DEFAULT, Alarm, Bell, Rule, Rules, is_quiet, read_rules
+from edgekit_tui.app import Console
+from edgekit_tui.device_screen import DeviceScreen
+from edgekit_tui.news import Folded
+from tests.tui.simulated import NOW_S, drive, lived, lived_view, text_of
+
+VIEW = lived_view()
+SLOW = next(row for row in VIEW.rows if row.device == "line-2-cam")
+WELL = next(row for row in VIEW.rows if row.device == "mail-scan")
+
+
+def test_the_built_in_rules_find_what_is_wrong() -> None:
+    found = {(alert.rule, alert.device) for alert in VIEW.alerts}
+    assert found == {
+        ("slow", "line-2-cam"), ("throttled", "line-2-cam"), ("offline", "dock-3"), ("offline", "bench-coral"),
+        ("selection", "dock-2"),
+    }  # fmt: skip
+    assert "over 96.0 for 3 windows" in next(alert.text for alert in VIEW.alerts if alert.rule == "slow")
+
+
+def test_one_slow_window_is_no_alert_and_so_many_are() -> None:
+    points = [replace(WELL.history[-1], p99_ms=p99) for p99 in (1.0, 90.0, 90.0)]
+    alarm = Alarm(Rules(rule=(Rule(name="slow", when="p99", over_ms=50.0, windows=3),)))
+    assert alarm.step([replace(WELL, p99_ms=80.0, history=tuple(points))], Fleet(), NOW_S) == ()
+    points.append(points[-1])
+    assert alarm.step([replace(WELL, p99_ms=8.0, history=tuple(points))], Fleet(), NOW_S) == (), "three lone outliers"
+    assert len(alarm.step([replace(WELL, p99_ms=80.0, history=tuple(points))], Fleet(), NOW_S)) == 1
+
+
+def test_an_alert_stays_until_it_is_over_and_known() -> None:
+    alarm = Alarm(Rules(rule=(Rule(name="hot", when="throttled"),)))
+    hot, cool = replace(WELL, throttled=True), replace(WELL, throttled=False)
+    (first,) = alarm.step([hot], Fleet(), NOW_S)
+    (still,) = alarm.step([hot], Fleet(), NOW_S + 60)
+    assert still.since_s == NOW_S
+    (over,) = alarm.step([cool], Fleet(), NOW_S + 90)
+    assert (over.ended, over.acknowledged) == (True, False)
+    alarm.acknowledge(first)
+    assert alarm.step([cool], Fleet(), NOW_S + 91) == ()
+    (again,) = alarm.step([hot], Fleet(), NOW_S + 99)
+    assert again.since_s == NOW_S + 99
+    assert not again.acknowledged, "what comes back is new"
+
+
+def test_an_acknowledged_alert_stays_while_it_lasts_and_sinks_to_the_end() -> None:
+    alarm = Alarm(Rules(rule=(Rule(name="hot", when="throttled"),)))
+    rows = [replace(WELL, device=name, throttled=True) for name in ("a", "b")]
+    first, _ = alarm.step(rows, Fleet(), NOW_S)
+    alarm.acknowledge(first)
+    assert [(one.device, one.acknowledged) for one in alarm.step(rows, Fleet(), NOW_S + 1)] == [
+        ("b", False),
+        ("a", True),
+    ]
+
+
+def test_a_rule_may_be_for_some_devices_only() -> None:
+    alarm = Alarm(Rules(rule=(Rule(name="hot", when="throttled", only="site:berlin"),)))
+    assert [one.device for one in alarm.step(VIEW.rows, VIEW.fleet, NOW_S)] == ["line-2-cam"]
+    elsewhere = Alarm(Rules(rule=(Rule(name="hot", when="throttled", only="site:porto"),)))
+    assert elsewhere.step(VIEW.rows, VIEW.fleet, NOW_S) == ()
+
+
+def test_a_selection_is_told_once() -> None:
+    alarm = Alarm()
+    (one,) = (alert for alert in alarm.step((), VIEW.fleet, NOW_S) if alert.rule == "selection")
+    alarm.acknowledge(one)
+    assert alarm.step((), VIEW.fleet, NOW_S + 1) == ()
+    assert alarm.step((), VIEW.fleet, NOW_S + 2) == ()
+
+
+def test_the_bell_rings_once_for_what_is_new_and_not_at_night() -> None:
+    hour = time.strftime("%H", time.localtime(NOW_S))
+    alerts = Alarm().step([replace(WELL, state="offline")], Fleet(), NOW_S)
+    bell = Bell(DEFAULT)
+    assert not bell.rings(alerts, NOW_S), "what was there before we came rings no bell"
+    assert [Bell(DEFAULT).rings((), NOW_S), bell.rings((), NOW_S)] == [False, False]
+    assert bell.rings(alerts, NOW_S)
+    assert not bell.rings(alerts, NOW_S)
+    night = Rules(rule=DEFAULT.rule, quiet_from=f"{hour}:00", quiet_to=f"{hour}:59")
+    asleep = Bell(night)
+    asleep.rings((), NOW_S)
+    assert is_quiet(night, NOW_S) == (not asleep.rings(alerts, NOW_S))
+
+
+def test_quiet_hours_may_span_midnight() -> None:
+    def at(clock: str) -> float:
+        return time.mktime(time.strptime(f"2026-06-01 {clock}", "%Y-%m-%d %H:%M"))
+
+    night = Rules(quiet_from="22:00", quiet_to="07:00")
+    assert [is_quiet(night, at(clock)) for clock in ("21:59", "22:00", "03:00", "07:00")] == [False, True, True, False]
+    assert not is_quiet(Rules(), at("03:00"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('quiet_from = "25:00"\nquiet_to = "07:00"', "quiet_from: '25:00' is not a time such as 22:00"),
+        ('quiet_from = "22:00"', "goes together with quiet_to"),
+        ('[[rule]]\nname = "x"\nwhen = "p98"', "p98"),
+        ('[[rule]]\nname = "x"\nwhen = "p99"\nover = 3', "unknown key; did you mean 'over_ms'?"),
+        ('[[rule]]\nname = "x"\nwhen = "p99"\nonly = "boad:pi"', "did you mean 'board'?"),
+        ('[[rule]]\nname = "x"\nwhen = "p99"\nwindows = 0', "rule.x.windows: must be at least 1"),
+    ],
+)
+def test_a_wrong_file_is_one_error_that_names_the_key(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "alerts.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_rules(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_the_example_of_the_guide_is_a_good_file(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs/console.md").read_text(encoding="utf-8")
+    path = tmp_path / "alerts.toml"
+    path.write_text(guide.split("```toml\n")[1].split("```")[0])
+    assert len(read_rules(path).rule) >= 3
+
+
+def test_alerts_are_acknowledged_on_their_screen_and_open_the_device() -> None:
+    _, folder, view = lived(windows=60)
+
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        assert "0 alerts 5" in text_of(app)
+        await pilot.press("0")
+        await pilot.pause()
+        assert "alerts  5, 5 not acknowledged" in text_of(app)
+        await pilot.press("a")
+        newer = folder.step(NOW_S + 30)
+        assert newer is not None
+        app.post_message(Folded(newer))
+        await pilot.pause()
+        left = sum(not alert.acknowledged for alert in newer.alerts)
+        assert left == len(newer.alerts) - (0 if len(newer.alerts) < 5 else 1)
+        await pilot.press("A", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, DeviceScreen)
+
+    drive(act, view=view, alarm=folder.alarm)
