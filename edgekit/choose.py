@@ -45,6 +45,8 @@ class Space:
     runtimes: Sequence[str] | None = None
     threads: Sequence[int] | None = None
     axes: Mapping[str, int] | None = None
+    is_wide: bool = False
+    "Also spinning threads, and bf16 where the CPU has it."
 
 
 def choose(
@@ -129,6 +131,7 @@ def find_candidates(model: Model, home: Home, facts: Facts, space: Space) -> lis
         threads=space.threads,
         axes=space.axes,
         hooks=_hooks(facts),
+        wide_for=(facts.cpu.features or ()) if space.is_wide else None,
     )
     if not found:
         formats = sorted({artifact.record.format for artifact in artifacts})

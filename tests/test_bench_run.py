@@ -337,3 +337,19 @@ def test_only_those_whose_lead_is_not_decided_take_further_turns(digits):
     assert undecided([far, best, close, even], QUICK_GAIN) == [best, close]
     assert undecided([best, far], QUICK_GAIN) == [best]
     assert undecided([best, equal, close], Plan(gain=None)) == []
+
+
+def test_the_wide_space_has_spinning_threads_and_bf16_only_where_the_cpu_computes_it(tmp_path):
+    model = load_model("digits")
+    artifacts = [a for a in all_artifacts(model, Home(tmp_path)) if a.record.name == "standard"]
+
+    def labels(features):
+        runtimes = ["onnxruntime", "openvino"]
+        found = candidates(model, artifacts, cores=2, runtimes=runtimes, wide_for=features)
+        return {to_record(c.settings, "1").label for c in found}
+
+    plain = {"onnxruntime 1t", "onnxruntime 2t", "openvino 1t", "openvino 2t"}
+    assert labels(None) == plain
+    assert labels(()) == plain | {"onnxruntime 2t spinning"}
+    bf16 = {f"openvino {n}t INFERENCE_PRECISION_HINT=bf16" for n in (1, 2)}
+    assert labels(("amx_bf16",)) == plain | {"onnxruntime 2t spinning"} | bf16

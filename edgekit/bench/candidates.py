@@ -13,6 +13,7 @@ from edgekit.runtimes.available import installed_runtimes, installed_version
 from edgekit.runtimes.axes import session_axes
 from edgekit.runtimes.session import RUNTIMES, SessionSettings
 
+_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 CPU_PROVIDERS: tuple[tuple[str, Mapping[str, str]], ...] = (("CPUExecutionProvider", {}),)
 
 
@@ -37,6 +38,7 @@ def candidates(
     threads: Sequence[int] | None = None,
     axes: Mapping[str, int] | None = None,
     hooks: Mapping[str, Sequence[str]] | None = None,
+    wide_for: Sequence[str] | None = None,
 ) -> list[Candidate]:
     """Every artifact in every installed runtime that reads its format, with one thread and with all usable cores.
 
@@ -45,6 +47,8 @@ def candidates(
         runtimes: None is every installed one.
         threads: None is one and `cores`.
         axes: sizes that replace the manifest's defaults.
+        wide_for: the CPU's features, to look also at spinning threads and, where it computes in bf16, at that.
+            None: neither.
         hooks: runtime -> execution providers or devices beside its CPU that have run a model here.
     """
     wanted = installed_runtimes() if runtimes is None else tuple(runtimes)
@@ -60,6 +64,8 @@ def candidates(
                 and artifact.record.bound_to.get("runtime", runtime) == runtime
             ):
                 ways = _ways(artifact, runtime, counts, (hooks or {}).get(runtime, ()))
+                if wide_for is not None:
+                    ways += [further for way in ways for further in _wider(way, wide_for)]
                 if (artifact.record.name, runtime) in replaced:  # its CPU ways are those of its optimised form
                     ways = ways[len(counts) :]
                 found += [Candidate(artifact=artifact, settings=replace(way, axes=bound)) for way in ways]
@@ -83,6 +89,16 @@ def _ways(artifact: Artifact, runtime: str, counts: Sequence[int], hooks: Sequen
         else:
             ways.append(SessionSettings(runtime=runtime, providers=(), delegate=hook))
     return ways
+
+
+def _wider(way: SessionSettings, features: Sequence[str]) -> list[SessionSettings]:
+    """What else may be faster: threads that spin while they wait, and half the precision where the CPU has it."""
+    on_cpu = way.delegate is None and all(name == "CPUExecutionProvider" for name, _ in way.providers)
+    if way.runtime == "onnxruntime" and on_cpu and way.threads > 1:
+        return [replace(way, spinning=True)]
+    if way.runtime == "openvino" and on_cpu and not _BF16.isdisjoint(features):
+        return [replace(way, session_options={**way.session_options, "INFERENCE_PRECISION_HINT": "bf16"})]
+    return []
 
 
 def to_record(settings: SessionSettings, runtime_version: str | None = None) -> Settings:

@@ -52,6 +52,7 @@ def add_space_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--artifact", action="append", metavar="NAME", help="only this artifact (may be repeated)")
     parser.add_argument("--runtime", action="append", metavar="NAME", help="only this runtime (may be repeated)")
     parser.add_argument("--threads", type=int, nargs="+", help="thread counts (default: 1 and all usable cores)")
+    parser.add_argument("--wide", action="store_true", help="also spinning threads, and bf16 where the CPU has it")
     parser.add_argument(
         "--axis", action="append", default=[], metavar="NAME=SIZE", help="the size of a dynamic axis, such as side=640"
     )
@@ -115,7 +116,13 @@ def space_of(args: argparse.Namespace) -> Space:
             raise UsageError(f"--runtime {name}: edgekit knows {', '.join(RUNTIMES)}")
     if args.threads and min(args.threads) < 1:
         raise UsageError("--threads must be 1 or more")
-    return Space(artifacts=args.artifact, runtimes=args.runtime, threads=args.threads, axes=parse_axes(args.axis))
+    return Space(
+        artifacts=args.artifact,
+        runtimes=args.runtime,
+        threads=args.threads,
+        axes=parse_axes(args.axis),
+        is_wide=args.wide,
+    )
 
 
 def parse_axes(pairs: Sequence[str]) -> dict[str, int]:
