@@ -154,6 +154,8 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     axes: Mapping[str, int] = {}
     tolerant: TolerantConfig | None = None
     batch: BatchConfig | None = None
+    shadow: float | None = None
+    "Share of requests that run on the standard artifact too; None: 0.001 where a lane has it anyway, else none."
     isolation: Literal["auto", "thread", "process"] = "auto"
     "Where the runtime lives; auto: in a process of its own where it uses an accelerator or a delegate."
     cache: bool = True
@@ -245,6 +247,7 @@ def _check_numbers(config: DaemonConfig, path: Path | str) -> None:
         bounds += [
             ("model.latency_ms", model.latency_ms, 0.001, endless),
             ("model.memory_mb", model.memory_mb, 1, endless),
+            ("model.shadow", model.shadow, 0, 1),
             ("model.accuracy_floor", model.accuracy_floor, 0, 1),
             ("model.threads", model.threads, 1, endless),
             *((f"model.axes.{name}", size, 1, endless) for name, size in model.axes.items()),

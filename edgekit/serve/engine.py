@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edgekit.errors import EdgekitError, RequestError
 from edgekit.serve.cache import ResultCache, digest
 from edgekit.serve.job import Answer, Job, LaneClosed, Outcome
-from edgekit.serve.lane import TOLERANT, Lane
+from edgekit.serve.lane import REALTIME, SHADOW, TOLERANT, Lane
 from edgekit.serve.pace import Refused
 from edgekit.serve.parameters import Step
 
@@ -27,22 +27,27 @@ class ServedModel:
         self.name, self.version = name, version
         self.lane: Lane | None = None
         self.tolerant: Lane | None = None
+        self.standard: Lane | None = None
+        "A lane that answers nobody: what answers are compared with (see `shadow`)."
 
     @property
     def lanes(self) -> Iterator[Lane]:
         """Those that are loaded."""
-        return (lane for lane in (self.lane, self.tolerant) if lane is not None)
+        return (lane for lane in (self.lane, self.tolerant, self.standard) if lane is not None)
 
     def by_name(self, name: str) -> Lane | None:
         """The lane called `name`."""
-        return self.tolerant if name == TOLERANT else self.lane
+        return {REALTIME: self.lane, TOLERANT: self.tolerant, SHADOW: self.standard}[name]
 
     def swap(self, name: str, lane: Lane | None) -> Lane | None:
         """Requests go to `lane` from now on; the one before is the caller's to close."""
+        old = self.by_name(name)
         if name == TOLERANT:
-            old, self.tolerant = self.tolerant, lane
+            self.tolerant = lane
+        elif name == SHADOW:
+            self.standard = lane
         else:
-            old, self.lane = self.lane, lane
+            self.lane = lane
         return old
 
     def ready_lane(self) -> Lane:
@@ -79,7 +84,7 @@ class ServedModel:
             has_room = tolerant.pace.expected_ms(job.size_bytes) * ROOM <= job.deadline_ms
             priority = TOLERANT if has_room else None
         job.is_tolerant = priority == TOLERANT
-        return tolerant if job.is_tolerant and tolerant is not None else lane
+        return tolerant if job.is_tolerant and tolerant is not None and tolerant.takes(job, lane) else lane
 
 
 class Engine:
@@ -90,6 +95,8 @@ class Engine:
         self.cache: ResultCache | None = None
         self.refusal: str | None = None
         "Why no request is taken at the moment."
+        self.is_hot = False
+        "The device is throttled: nothing is run that nobody waits for."
 
     @property
     def is_ready(self) -> bool:

@@ -14,7 +14,6 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
 from edgekit.errors import EdgekitError, RequestError, RuntimeUnavailable
-from edgekit.runtimes.warmup import random_inputs, warm_up
 from edgekit.serve.batching import Batching, Window, run_joined
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.job import Answer, Job, LaneClosed, Line
@@ -23,6 +22,7 @@ from edgekit.serve.pace import Pace, Refused
 from edgekit.serve.precedence import Precedence, lower_this_thread
 from edgekit.serve.sequences import Sequences
 from edgekit.serve.signature import Signature
+from edgekit.serve.warming import warm
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REALTIME, TOLERANT = "realtime", "tolerant"
-WARM_UP_S = 1.0
-"""At most, for each shape: a large shape of a slow model must not keep a device from its work for minutes."""
+REALTIME, TOLERANT, SHADOW = "realtime", "tolerant", "shadow"
 
 
 class Lane:
@@ -66,27 +64,23 @@ class Lane:
         self.on_death: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Lane, str], None] = lambda _lane, _how: None
         "Its runtime failed; called on the lane's thread."
+        self.on_answer: Callable[[Lane, Job, Mapping[str, np.ndarray]], None] | None = None
+        "Sees every answer after it has left."
         self.mark: Mark | None = None
         self.answered_s = monotonic()
         self.running_since_s: float | None = None
         self._recorder, self._precedence = recorder, precedence
-        self._line = Line()
+        self._line, self._gate = Line(), threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"infer-{model}-{name}", daemon=True)
 
     def warm_up(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Run every configured shape until it stops getting faster; only then is the first answer like the others."""
-        for specs in self.signature.shapes():
-            inputs = random_inputs(specs) | dict(self.signature.constants)
-            (warm,) = warm_up(self.session, [inputs], max_s=WARM_UP_S)
-            items = specs[0].shape[0] if self.batching is not None else 1
-            assert isinstance(items, int)
-            sent_bytes = sum(a.nbytes for name, a in inputs.items() if name not in self.signature.constants)
-            for took_ms in warm.times_ms[-5:]:
-                self.pace.learn(sent_bytes // items, took_ms / items)
-            shapes = ", ".join(str(list(spec.shape)) for spec in specs)
-            runs = f"{warm.first_ms:.2f} ms at first, {warm.times_ms[-1]:.2f} ms after {len(warm.times_ms)} runs"
-            progress(f"warm: {shapes}: {runs}")
+        warm(self.session, self.signature, self.pace, progress)
+
+    def takes(self, job: Job, sender: Lane) -> bool:
+        """Whether a job that holds to the signature of `sender` fits here: several items need a lane that batches."""
+        return self.batching is not None or sender.batching is None or job.items == 1
 
     def start(self) -> None:
         """Take jobs from now on."""
@@ -94,16 +88,17 @@ class Lane:
 
     def submit(self, job: Job) -> None:
         """Queue a job whose inputs hold to the signature. Raises LaneClosed, Refused."""
-        if self._is_closed:
-            raise LaneClosed(self.model)
-        try:
-            job.cost_ms = self.pace.admit(self._item_bytes(job), job.deadline_ms, self._items(job))
-        except Refused:
-            self.refuse(rejected=1)
-            raise
-        if self._precedence is not None and not job.is_tolerant:
-            self._precedence.enter()
-        self._line.put(job)
+        with self._gate:  # a job put behind the end of the line would wait for ever
+            if self._is_closed:
+                raise LaneClosed(self.model)
+            try:
+                job.cost_ms = self.pace.admit(self._item_bytes(job), job.deadline_ms, self._items(job))
+            except Refused:
+                self.refuse(rejected=1)
+                raise
+            if self._precedence is not None and not job.is_tolerant:
+                self._precedence.enter()
+            self._line.put(job)
 
     def refuse(self, *, errors: int = 0, rejected: int = 0) -> None:
         """Count a request that got no answer."""
@@ -125,8 +120,7 @@ class Lane:
 
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued, free the session; False when the thread is still in an inference after `timeout_s`."""
-        self._is_closed = True
-        self._line.end()
+        self._shut()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -134,8 +128,13 @@ class Lane:
         self.session.close()
         return True
 
+    def _shut(self) -> None:
+        with self._gate:
+            self._is_closed = True
+            self._line.end()
+
     def _work(self) -> None:
-        if self.name == TOLERANT:
+        if self.name != REALTIME:
             lower_this_thread()
         jobs: list[Job] = []
         try:
@@ -193,16 +192,12 @@ class Lane:
 
     def _is_in_time(self, job: Job) -> bool:
         """False, and the job is refused, when its turn came too late."""
-        if job.deadline_ms is None:
-            return True
-        queue_ms = (perf_counter() - job.submitted_s) * 1e3
-        best_ms = self._items(job) * self.pace.fastest_ms(self._item_bytes(job))
-        if queue_ms + best_ms <= job.deadline_ms:
-            return True
-        self.refuse(rejected=1)
-        waited = f"waited {queue_ms:.1f} ms for its turn and takes {best_ms:.1f} ms at best"
-        job.done(Refused(f"{waited}; deadline_ms is {job.deadline_ms:g}"))
-        return False
+        waited_ms = (perf_counter() - job.submitted_s) * 1e3
+        late = self.pace.why_late(self._item_bytes(job), job.deadline_ms, self._items(job), waited_ms=waited_ms)
+        if late is not None:
+            self.refuse(rejected=1)
+            job.done(Refused(late))
+        return late is None
 
     def _answer(self, jobs: Sequence[Job]) -> None:
         if not jobs:
@@ -285,12 +280,13 @@ class Lane:
                 queue_ms=queue_ms,
                 batch_size=items,
             )
+        if self.on_answer is not None:
+            self.on_answer(self, job, outputs)
 
     def _die(self, jobs: Sequence[Job]) -> None:
         """The thread ends by a fault that no session is known to raise: fail what waits, so that no client hangs."""
-        self._is_closed = True
+        self._shut()
         failure = RequestError(500, f"{self.model}: the inference thread ended by a fault; see the daemon's log")
-        self._line.end()
         waiting = list(jobs)
         while (job := self._line.next()) is not None:
             waiting.append(job)

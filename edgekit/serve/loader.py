@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from edgekit.artifact import STANDARD
 from edgekit.catalog import load_model
 from edgekit.config import CacheConfig, DaemonConfig, Home, ModelConfig
 from edgekit.device.memory import available_bytes
@@ -19,10 +20,19 @@ from edgekit.serve.cache import ResultCache
 from edgekit.serve.engine import Engine, ServedModel
 from edgekit.serve.failures import Ledger
 from edgekit.serve.guard import FRUGAL, NORMAL, REFUSING, SMALL, give_back
-from edgekit.serve.lane import REALTIME, TOLERANT, Lane
+from edgekit.serve.lane import REALTIME, SHADOW, TOLERANT, Lane
 from edgekit.serve.opening import load_lane
-from edgekit.serve.plan import Plan, make_plan, make_tolerant_plan, measured_peak_bytes, next_plan, smaller_plan
+from edgekit.serve.plan import (
+    Plan,
+    make_plan,
+    make_tolerant_plan,
+    measured_peak_bytes,
+    next_plan,
+    smaller_plan,
+    standard_plan,
+)
 from edgekit.serve.precedence import Precedence
+from edgekit.serve.shadow import DEFAULT_SHARE, Shadow
 from edgekit.telemetry.messages import ModelState
 from edgekit.telemetry.reporter import Recorder
 
@@ -108,6 +118,9 @@ class Loader:
                 cache.clear()
         if self.level >= FRUGAL:
             for served in list(self.engine.models.values()):
+                if served.lane is not None:
+                    served.lane.on_answer = None
+                self._free(served, SHADOW)
                 self._free(served, TOLERANT)
             give_back()
 
@@ -141,7 +154,31 @@ class Loader:
             self._serve(served, second)
         else:
             self._free(served, TOLERANT)
+        self._set_shadow(served, plan)
         self.tell(_with_tolerant(plan.state("ready"), second))
+
+    def _set_shadow(self, served: ServedModel, plan: Plan) -> None:
+        """Compare the real-time lane's answers with the standard's, where that is another artifact and not too dear."""
+        share, lane, tolerant = plan.wanted.shadow, served.ready_lane(), served.tolerant
+        beside = tolerant is not None and tolerant.artifact == STANDARD
+        share = (DEFAULT_SHARE if beside else 0.0) if share is None else share
+        if lane.artifact == STANDARD or share == 0 or self.level >= FRUGAL:
+            lane.on_answer = None
+            self._free(served, SHADOW)
+            return
+        if beside:
+            self._free(served, SHADOW)
+        else:
+            self._serve(served, standard_plan(plan, home=self.home))
+        reference = tolerant if tolerant is not None and beside else served.standard
+        assert reference is not None, "one of the two has just been loaded"
+        shadow = Shadow(reference, share, tell=self._note_shadow, is_quiet=lambda: self.engine.is_hot)
+        lane.on_answer = shadow.offer
+
+    def _note_shadow(self, lane: Lane, agreed: bool) -> None:
+        lane.counts.compare(agreed)
+        if self.recorder is not None:
+            self.recorder.shadow(model=lane.model, lane=lane.name, artifact=lane.artifact, agreed=agreed)
 
     def _fitting(self, plan: Plan, threads: int) -> Plan:
         """`plan`, or the smallest artifact when memory is short or the plan's measured peak does not fit.
@@ -186,7 +223,7 @@ class Loader:
         if _is_same(self.plans.get(key), plan):
             return
         lane = self._load_marked(plan)
-        if plan.lane == TOLERANT:
+        if plan.lane != REALTIME:
             _check_alike(served.ready_lane(), lane)
         lane.on_death, lane.on_failure = self.on_death, self._on_failure
         old = served.swap(plan.lane, lane)
@@ -214,7 +251,7 @@ class Loader:
 
     def _remove(self, name: str) -> None:
         served = self.engine.models.pop(name)
-        for lane in (TOLERANT, REALTIME):
+        for lane in (SHADOW, TOLERANT, REALTIME):
             self._free(served, lane)
         logger.info("%s: not served any more", name)
 
@@ -237,7 +274,7 @@ def _is_same(old: Plan | None, new: Plan) -> bool:
 
 def _check_alike(first: Lane, second: Lane) -> None:
     """Both lanes of a model are one model to its clients. Raises ConfigError."""
-    a, b = first.signature, second.signature
+    a, b = first.signature.one_item(), second.signature.one_item()
     if (a.inputs, a.axes) != (b.inputs, b.axes) or [o.name for o in a.outputs] != [o.name for o in b.outputs]:
         second.close(1.0)
         problem = f"{second.artifact} has other tensors than {first.artifact}; the lanes of a model must look alike"

@@ -20,6 +20,7 @@ class LaneCounts:
         self._lock = threading.Lock()
         self.batches = {} if batches is None else batches
         self.requests = self.errors = self.rejected = self.cache_hits = 0
+        self.shadow_total = self.shadow_agreed = 0
         self.queue_ms_sum = self.infer_ms_sum = 0.0
         self.queue_buckets = [0] * (len(BUCKETS_MS) + 1)
         self.infer_buckets = [0] * (len(BUCKETS_MS) + 1)
@@ -37,6 +38,12 @@ class LaneCounts:
         """A request answered from the cache."""
         with self._lock:
             self.cache_hits += 1
+
+    def compare(self, agreed: bool) -> None:
+        """An answer set against the standard artifact's."""
+        with self._lock:
+            self.shadow_total += 1
+            self.shadow_agreed += agreed
 
     def refuse(self, *, errors: int, rejected: int) -> None:
         """Requests that got no answer but an error."""
@@ -65,6 +72,10 @@ def exposition(
         }
         for outcome, count in outcomes.items():
             lines.append(f'edgekit_requests_total{{{labels},outcome="{outcome}"}} {count}')
+    lines += ["# TYPE edgekit_shadow_total counter"]
+    for labels, counts in rows:
+        for outcome, count in (("yes", counts.shadow_agreed), ("no", counts.shadow_total - counts.shadow_agreed)):
+            lines.append(f'edgekit_shadow_total{{{labels},agreed="{outcome}"}} {count}')
     lines += ["# TYPE edgekit_batches_total counter"]
     for labels, counts in rows:
         for why, count in sorted(counts.batches.items()):

@@ -14,7 +14,7 @@ from edgekit.runtimes.axes import OPEN
 from edgekit.runtimes.session import Session, open_session
 from edgekit.serve.batching import Batching, sizes_that_pay, sizes_up_to, why_not_batched
 from edgekit.serve.cache import ResultCache
-from edgekit.serve.lane import TOLERANT, Lane
+from edgekit.serve.lane import REALTIME, Lane
 from edgekit.serve.plan import Plan
 from edgekit.serve.precedence import Precedence, run_lowered
 from edgekit.serve.remote import RemoteSession
@@ -60,11 +60,11 @@ def load_lane(
 
 
 def _open(plan: Plan, stuck_s: float) -> Session:
-    path, is_tolerant = plan.artifact.path, plan.lane == TOLERANT
+    path, is_lowered = plan.artifact.path, plan.lane != REALTIME
     if plan.is_isolated:
-        return RemoteSession(path, plan.settings, stuck_s=stuck_s, is_lowered=is_tolerant)
+        return RemoteSession(path, plan.settings, stuck_s=stuck_s, is_lowered=is_lowered)
     work = partial(open_session, path, plan.settings)
-    return run_lowered(work) if is_tolerant else work()
+    return run_lowered(work) if is_lowered else work()
 
 
 def _signature(plan: Plan, session: Session, sizes: tuple[int, ...] = (1,)) -> Signature:

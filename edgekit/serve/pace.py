@@ -41,6 +41,11 @@ class Pace:
         found = self._seen.get(size_bytes)
         return found[0] if found else self.slowest_ms()
 
+    @property
+    def is_busy(self) -> bool:
+        """Something is waiting or running."""
+        return self._ahead_ms > 0
+
     def slowest_ms(self) -> float:
         """The mean of the kind that takes longest; 0 before the first."""
         return max((mean for mean, _ in list(self._seen.values())), default=0.0)
@@ -64,6 +69,14 @@ class Pace:
                 raise Refused(f"{text}; deadline_ms is {deadline_ms:g}", retry_after_s=math.ceil(ahead_ms / 1e3) or 1)
             self._ahead_ms += cost_ms
         return cost_ms
+
+    def why_late(self, size_bytes: int, deadline_ms: float | None, items: int, *, waited_ms: float) -> str | None:
+        """Why an item whose turn has come cannot be answered in time any more; None when it can."""
+        best_ms = items * self.fastest_ms(size_bytes)
+        if deadline_ms is None or waited_ms + best_ms <= deadline_ms:
+            return None
+        waited = f"waited {waited_ms:.1f} ms for its turn and takes {best_ms:.1f} ms at best"
+        return f"{waited}; deadline_ms is {deadline_ms:g}"
 
     def expected_ms(self, size_bytes: int) -> float:
         """When one that came now would be done."""

@@ -21,7 +21,7 @@ from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.selection import Limits, Selection
-from edgekit.serve.lane import REALTIME, TOLERANT
+from edgekit.serve.lane import REALTIME, SHADOW, TOLERANT
 from edgekit.telemetry.messages import ModelState
 
 if TYPE_CHECKING:
@@ -153,6 +153,12 @@ def make_tolerant_plan(
         is_stored=False,
     )
     return replace(selected_plan(model, bound, artifacts, selection, threads=tolerant.threads), lane=TOLERANT)
+
+
+def standard_plan(plan: Plan, *, home: Home) -> Plan:
+    """The standard artifact on one thread, to compare with."""
+    wanted = msgspec.structs.replace(plan.wanted, artifact=STANDARD, threads=1, batch=None)
+    return replace(pinned_plan(plan.model, wanted, all_artifacts(plan.model, home), threads=1), lane=SHADOW)
 
 
 def smaller_plan(plan: Plan, *, home: Home, threads: int) -> Plan | None:

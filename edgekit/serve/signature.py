@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -84,6 +84,14 @@ class Signature:
         if dimension == self.batch_axis:
             return f"{dimension} (1 to {max(sizes)})"
         return f"{dimension} ({' or '.join(map(str, sizes))})"
+
+    def one_item(self) -> Signature:
+        """The same with the batch's axis at 1."""
+        if self.batch_axis is None:
+            return self
+        inputs = tuple(msgspec.structs.replace(spec, shape=(1, *spec.shape[1:])) for spec in self.inputs)
+        axes = {name: sizes for name, sizes in self.axes.items() if name != self.batch_axis}
+        return replace(self, inputs=inputs, axes=axes, batch_axis=None, batch_sizes=(1,))
 
     def shapes(self) -> Iterator[tuple[TensorSpec, ...]]:
         """The inputs at every combination of the sizes that are run; one when nothing is dynamic."""

@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from edgekit.config import DaemonConfig
+from edgekit.device import sensors
 from edgekit.device.memory import read_memory
 from edgekit.device.tree import Tree
 from edgekit.errors import ConfigError, EdgekitError
@@ -24,7 +26,7 @@ from edgekit.serve.remote import RemoteSession
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-MEMORY_EVERY = 2
+MEMORY_EVERY, HEAT_EVERY = 2, 15
 """Looks."""
 PROBE_SHARE = 200
 """A self-probe takes at most this part of a core: a slow model is probed less often."""
@@ -106,6 +108,8 @@ class Upkeep:
         while True:
             await asyncio.sleep(LOOK_S)
             look += 1
+            if look % HEAT_EVERY == 0:
+                self.engine.is_hot = bool(sensors.read(Path("/")).throttled)
             if look % MEMORY_EVERY == 0:
                 await self._look_at_memory()
             self._look_at_lanes(time.monotonic())

@@ -26,6 +26,8 @@ class _Lane:
     rejected: int = 0
     cache_hits: int = 0
     batch_sizes: dict[str, int] = field(default_factory=dict)
+    shadow_agreed: int = 0
+    shadow_total: int = 0
 
 
 class Recorder:
@@ -67,6 +69,13 @@ class Recorder:
             here.cache_hits += cache_hits
             here.requests += errors + rejected + cache_hits
 
+    def shadow(self, *, model: str, lane: str, artifact: str, agreed: bool) -> None:
+        """Add an answer that was compared with the standard artifact's."""
+        with self._lock:
+            here = self._lane(model, lane, artifact)
+            here.shadow_total += 1
+            here.shadow_agreed += agreed
+
     def take(self) -> tuple[LaneMetrics, ...]:
         """What was recorded since the last call; lanes without requests are left out."""
         with self._lock:
@@ -81,11 +90,13 @@ class Recorder:
                 rejected=found.rejected,
                 cache_hits=found.cache_hits,
                 batch_sizes=found.batch_sizes,
+                shadow_agreed=found.shadow_agreed,
+                shadow_total=found.shadow_total,
                 queue_ms=_rounded(found.queue_ms.histogram()),
                 infer_ms=_rounded(found.infer_ms.histogram()),
             )
             for (model, lane, artifact), found in sorted(lanes.items())
-            if found.requests
+            if found.requests or found.shadow_total
         )
 
     def _lane(self, model: str, lane: str, artifact: str) -> _Lane:
