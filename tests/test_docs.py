@@ -119,11 +119,13 @@ def test_the_documents_show_commands_at_all() -> None:
 @pytest.mark.parametrize("line", OURS, ids=lambda line: line.id)
 def test_every_edgekit_command_parses(line: Line) -> None:
     words = with_values(line.words[1:])
-    if line.is_mention and (len(words) < 2 or "…" in words or "..." in words):
-        assert not words or words[0] in VERB_NAMES or parses(build_parser(None), words) == ""
-        return
     wanted = next((word for word in words if word in VERB_NAMES), None)
-    assert parses(build_parser(wanted), words) == ""
+    if line.is_mention and ("…" in words or "..." in words):
+        assert wanted == words[0]
+        return
+    problem = parses(build_parser(wanted), words)
+    # Running text may name a verb or an action alone, without what it takes.
+    assert problem == "" or (line.is_mention and "the following arguments are required" in problem)
 
 
 @pytest.mark.parametrize("line", CONSOLE, ids=lambda line: line.id)

@@ -15,15 +15,15 @@ from edgekit.lifeline import die_with_parent
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere: Linux asks its kernel")
 
-CHILD = """
+CHILD = r"""
 import os, signal, sys, time
 from edgekit.lifeline import die_with_parent
 def leave(number, frame):
-    print("told", number, flush=True)
+    os.write(1, b"told %d\n" % number)  # print may be under way when the signal comes
     os._exit(7)
 signal.signal(signal.SIGTERM, leave)
 die_with_parent(int(sys.argv[1]), *(int(word) for word in sys.argv[2:]))
-print("up", os.getpid(), flush=True)
+os.write(1, b"up %d\n" % os.getpid())
 time.sleep(30)
 """
 PARENT = """
