@@ -366,3 +366,21 @@ def test_the_command_line_makes_keys_publishes_and_updates(world: World, tmp_pat
     assert main(["update", root, "--repository", f"file://{tmp_path}/r"]) == 0
     assert "it is installed and good" in capsys.readouterr().out
     assert main(["update", root, "--check", "--repository", f"file://{tmp_path}/r"]) == 1
+
+
+@pytest.mark.parametrize(
+    "victim", ["timestamp.json", "snapshot.json", "targets.json", "root_history/2.root.json", "root.json"]
+)
+@pytest.mark.parametrize("damage", [b"", b"{", None], ids=["emptied", "cut", "gone"])
+def test_a_device_recovers_from_metadata_that_a_power_cut_damaged(world: World, tmp_path: Path, victim: str, damage):
+    keys.create_one(tmp_path / "new", "online")
+    world.repository.rotate(world.keys, "online", tmp_path / "new")
+    keys.replace(world.keys, "online", tmp_path / "new")
+    world.repository.resign(world.keys)
+    assert world.look() == "1.0"
+    path = world.device / "trust/metadata" / victim
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    assert world.look() == "1.0"
