@@ -62,6 +62,8 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
     "Axes that are fixed in this artifact."
     node_counts: Mapping[str, int] = {}
     "Operator kind -> count, so that an 'INT8' artifact can be checked to hold integer kernels."
+    plan: Mapping[str, str] = {}
+    "Of mixed precision: node, as `kind output` -> its precision and why."
     accuracy: Accuracy | None = None
     fit: bool = True
     why_unfit: str | None = None

@@ -247,7 +247,7 @@ def test_reasons_are_given_for_what_stays_in_float():
     assert plan.integer == {"c"}
     assert plan.floats == {
         "s": "no integer kernel",
-        "y": "excluded",
+        "y": "does not pay in INT8",
         "c2": "read by float only",
         "z": "both operands are computed",
     }

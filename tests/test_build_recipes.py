@@ -17,7 +17,9 @@ from onnx import numpy_helper
 
 from edgekit.artifact import RECORD_NAME, load_artifacts
 from edgekit.build import Options, build, report
+from edgekit.build.edit import Graph
 from edgekit.build.quantize import dynamic_int8, matmul_share, target_of
+from edgekit.build.search import groups_in_doubt
 from edgekit.build.workshop import Workshop
 from edgekit.catalog import data_folder, load_model
 from edgekit.config import Home
@@ -375,3 +377,43 @@ def test_an_opset_8_model_with_weights_among_its_inputs_builds_and_keeps_its_acc
     assert record.accuracy is not None
     assert record.accuracy.standard_value == pytest.approx(0.98, abs=0.01)
     assert record.node_counts["QLinearConv"] >= 1  # the first convolution stays in float where that is faster
+
+
+def test_the_plan_names_every_node_with_its_precision_and_why(built):
+    _, made, _ = built
+    plan = by_name(made.artifacts)[STATIC].record.plan
+    assert any(text == "int8" for text in plan.values())
+    floats = {node: text for node, text in plan.items() if text.startswith("float: ")}
+    assert all(len(text) > len("float: ") for text in floats.values())
+    assert {node.split()[0] for node in plan} >= {"Conv"}
+
+
+def test_groups_in_doubt_are_first_depthwise_and_gate_convolutions():
+    from onnx import TensorProto, helper
+
+    shapes = {
+        "first": (8, 3, 3, 3),
+        "depth": (8, 1, 3, 3),
+        "squeeze": (4, 8, 1, 1),
+        "expand": (8, 4, 1, 1),
+        "main": (8, 8, 1, 1),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["a"]),
+        helper.make_node("Conv", ["a", "depth"], ["b"], group=8),
+        helper.make_node("GlobalAveragePool", ["b"], ["c"]),
+        helper.make_node("Conv", ["c", "squeeze"], ["d"]),
+        helper.make_node("Relu", ["d"], ["e"]),
+        helper.make_node("Conv", ["e", "expand"], ["f"]),
+        helper.make_node("Mul", ["b", "f"], ["g"]),
+        helper.make_node("Conv", ["g", "main"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 9, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in shapes.items()],
+    )
+    found = groups_in_doubt(Graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])))
+    assert found == {"first convolutions": ("a",), "depthwise convolutions": ("b",), "gates": ("d", "f")}

@@ -18,6 +18,9 @@ SAME_SCALE = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatte
 OWN_SCALE = ("Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid")
 """Have an integer kernel with a scale of their own for the output."""
 
+EXCLUDED = "does not pay in INT8"
+"""Why a node that the caller asked to skip stays in float."""
+
 
 @dataclass
 class Placement:
@@ -44,7 +47,7 @@ def place(graph: Graph, skip: Collection[str] = ()) -> Placement:
     for node in graph.nodes:
         name = node.output[0] if node.output else ""
         if name in skip:
-            plan.keeps_float(node, "excluded")
+            plan.keeps_float(node, EXCLUDED)
         elif name in captured:  # onnxruntime 1.32 aborts when it duplicates a DequantizeLinear that a subgraph reads
             plan.keeps_float(node, "read inside If or Loop")
         elif node.op_type in COMPUTE:

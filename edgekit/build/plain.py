@@ -20,7 +20,7 @@ from edgekit.build.edit import Graph
 from edgekit.build.placement import COMPUTE, output_axis
 from edgekit.build.search import check_feeds
 from edgekit.build.tables import quantize_tables
-from edgekit.build.workshop import Draft, Refusal, Workshop
+from edgekit.build.workshop import NOT_SLOWER, Draft, Refusal, Workshop
 from edgekit.runtimes.available import installed_version
 
 LIMIT = 127
@@ -33,10 +33,11 @@ class _Trial(NamedTuple):
     accuracy: Accuracy | None
 
 
-def for_openvino(shop: Workshop) -> Draft:
+def for_openvino(shop: Workshop, *, must_pay: bool = True) -> Draft:
     """The first calibration method that holds the accuracy floor in OpenVINO, else the best one.
 
-    Raises Refusal: OpenVINO is not here, no calibration data, nothing to multiply.
+    Raises Refusal: OpenVINO is not here, no calibration data, nothing to multiply; with `must_pay`, also when it is
+    slower than the standard in onnxruntime.
     """
     check_feeds(shop)
     if installed_version(RUNTIME) is None:
@@ -64,6 +65,8 @@ def for_openvino(shop: Workshop) -> Draft:
         "ranges": f"{best.method} over {len(shop.samples.feeds)} samples",
     }
     speed = shop.time(shop.on_disk(best.model, "plain"), RUNTIME)
+    if must_pay and speed.own_ms > NOT_SLOWER * speed.standard_ms:
+        raise Refusal(f"slower than the standard in onnxruntime: {speed.own_ms:.3g} against {speed.standard_ms:.3g} ms")
     bound_to = {"runtime": RUNTIME}
     return Draft(best.model, recipe, calibrated=True, accuracy=best.accuracy, speed=speed, bound_to=bound_to)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import onnx
 
 from edgekit.artifact import Accuracy
 from edgekit.build import accuracy
-from edgekit.build.edit import Graph
+from edgekit.build.edit import Graph, attribute
 from edgekit.build.placement import Placement
 from edgekit.build.quantize import StaticInt8
 from edgekit.build.race import race
@@ -50,7 +51,7 @@ def static(shop: Workshop) -> Draft:
     }
     if why:
         recipe["does not pay"] = why
-    return Draft(best.model, recipe, calibrated=True, accuracy=best.accuracy)
+    return Draft(best.model, recipe, calibrated=True, accuracy=best.accuracy, plan=plan_of(shop, quantizer.plan))
 
 
 def check_feeds(shop: Workshop) -> None:
@@ -62,30 +63,80 @@ def check_feeds(shop: Workshop) -> None:
 
 
 def _placement(shop: Workshop) -> tuple[Collection[str], str]:
-    """The nodes to leave in float, and why: first convolutions on few channels, if the graph is faster so."""
-    stems = _stems(Graph(shop.graph))
-    if not stems:
+    """The nodes to leave in float because the graph is faster so, and why: by racing it with each group left out."""
+    groups = groups_in_doubt(Graph(shop.graph))
+    ways: dict[str, tuple[str, ...]] = {"": (), **groups}
+    if len(groups) > 1:
+        ways[" and ".join(groups)] = tuple(name for names in groups.values() for name in names)
+    if len(ways) == 1:
         return (), ""
     few = shop.samples.feeds[:2]
-    paths = [
-        shop.on_disk(StaticInt8(shop.graph, few, shop.target.types, skip=skip).make(), name)
-        for name, skip in (("all", ()), ("stem-float", stems))
-    ]
-    everything, without = race(paths, shop.feed, [shop.opened_as(path) for path in paths])
-    if without < GAIN * everything:
-        return stems, f"first convolution in INT8 ({everything:.2f} ms with, {without:.2f} ms without)"
+    paths: list[Path | None] = []
+    for number, skip in enumerate(ways.values()):
+        try:
+            made = StaticInt8(shop.graph, few, shop.target.types, skip=skip).make()
+        except ArtifactError:  # nothing else can run on integers
+            paths.append(None)
+            continue
+        paths.append(shop.on_disk(made, f"way-{number}"))
+    raced = [path for path in paths if path is not None]
+    found = iter(race(raced, shop.feed, [shop.opened_as(path) for path in raced], budget_s=0.5 * len(raced)))
+    times = {way: next(found) if path is not None else float("inf") for way, path in zip(ways, paths, strict=True)}
+    best = min(times, key=lambda way: times[way])
+    if times[best] < GAIN * times[""]:
+        return ways[best], f"{best} in INT8 ({times['']:.2f} ms with, {times[best]:.2f} ms without)"
     return (), ""
 
 
-def _stems(graph: Graph) -> list[str]:
-    """Convolutions of at most four channels, read from the model's input: too few to fill an integer kernel."""
+def plan_of(shop: Workshop, plan: Placement) -> dict[str, str]:
+    """Each node of the clean graph, as `kind output` -> its precision and the reason, in the graph's order."""
+    found = {}
+    for node in Graph(shop.graph).nodes:
+        name = node.output[0]
+        if name in plan.floats:
+            text = f"float: {plan.floats[name]}"
+        elif name in plan.integer:
+            text = "int8"
+        else:
+            text = "int8: carried out by the grid of the node before"
+        found[f"{node.op_type} {name}"] = text
+    return found
+
+
+def groups_in_doubt(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Convolutions whose integer kernels do not always pay, by their outputs.
+
+    First ones read too few channels to fill an integer kernel; depthwise ones multiply too little for what converting
+    costs; those of a gate see one pixel.
+    """
     given = {value.name for value in graph.model.graph.input}
-    found = []
+    first, depthwise, gates = [], [], []
     for node in graph.nodes:
         weight = graph.constant(node.input[1]) if node.op_type == "Conv" else None
-        if weight is not None and node.input[0] in given and weight.shape[1] <= 4:
-            found.append(node.output[0])
-    return found
+        if weight is None:
+            continue
+        if node.input[0] in given and weight.shape[1] <= 4:
+            first.append(node.output[0])
+        elif weight.shape[1] == 1 and attribute(node, "group", 1) > 1:
+            depthwise.append(node.output[0])
+        elif _sees_one_pixel(graph, node.input[0]):
+            gates.append(node.output[0])
+    named = {"first convolutions": first, "depthwise convolutions": depthwise, "gates": gates}
+    return {name: tuple(found) for name, found in named.items() if found}
+
+
+def _sees_one_pixel(graph: Graph, name: str) -> bool:
+    """Whether `name` is a global average, or made of one by convolutions and activations."""
+    for _ in range(6):
+        node = graph.producer.get(name)
+        if node is None:
+            return False
+        if node.op_type == "GlobalAveragePool":
+            return True
+        if node.op_type not in ("Conv", "Relu", "HardSigmoid", "Clip", "Sigmoid"):
+            return False
+        name = node.input[0]
+    return False
 
 
 def _calibrated(shop: Workshop, quantizer: StaticInt8) -> _Trial:

@@ -35,7 +35,7 @@ Progress = Callable[[str, float], None]
 MIB = 1024 * 1024
 NOT_SLOWER = 1.02
 """The noise of a short race."""
-RULES = "6"
+RULES = "7"
 """Raised when a recipe makes something else from the same things, so that what was built before is built again."""
 
 
@@ -65,7 +65,8 @@ class Draft(NamedTuple):
     speed: Speed | None = None
     "If it has been timed already."
     bound_to: Mapping[str, str] = {}
-    "As in the record."
+    plan: Mapping[str, str] = {}
+    "Both as in the record."
 
 
 class Workshop:
@@ -276,6 +277,7 @@ class Workshop:
             node_counts=found.node_counts,
             accuracy=measured,
             bound_to=draft.bound_to,
+            plan=draft.plan,
             fit=why is None,
             why_unfit=why,
             notes=notes,

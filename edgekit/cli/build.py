@@ -144,6 +144,8 @@ def _explain(made: Report) -> None:
                 print(f"  {step}: {text}")
         kinds = ", ".join(f"{kind} {count}" for kind, count in record.node_counts.items())
         print(f"  runs as: {kinds}")
+        for node, precision in record.plan.items():
+            print(f"  {node}: {precision}")
         if record.accuracy:
             for name, noise in record.accuracy.per_output_sqnr_db.items():
                 print(f"  output {name}: {'identical' if noise is None else f'{noise:.1f} dB above its noise'}")

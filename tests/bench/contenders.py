@@ -36,7 +36,6 @@ TFLITE = {"kws": shared_models.kws, "resnet": shared_models.resnet, "vww": share
 NAMES = (*CATALOG, *ONNX, *TFLITE)
 
 
-
 @dataclass
 class Case:
     """A model, its sides (the standard first), and one input as each side takes it."""
@@ -88,12 +87,12 @@ def _ways(artifact: Artifact, axes: Mapping[str, int]) -> list[Side]:
         return []
     if record.format == "tflite":
         ways = {"litert": SessionSettings(runtime="litert", providers=())}
-    elif record.bound_to:
+    elif record.twin_of:
         ways = {"onnxruntime": SessionSettings(axes=axes, session_options=AS_SAVED)}
     else:
         openvino = SessionSettings(runtime="openvino", providers=(), axes=axes)
         ways = {"onnxruntime": SessionSettings(axes=axes), "openvino": openvino}
-
+        ways = {name: way for name, way in ways.items() if record.bound_to.get("runtime", name) == name}
 
     is_int8 = record.precision.startswith("int8")
     return [
