@@ -173,7 +173,7 @@ def test_the_version_is_the_packages(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("verb", [verb for verb, _ in VERBS])
 def test_every_verb_has_a_module_and_help_for_every_option(verb: str, capsys: Capture) -> None:
-    module = pytest.importorskip(f"edgekit.cli.{verb}", reason="elsewhere: a verb under way")
+    module = importlib.import_module(f"edgekit.cli.{verb}")
     assert module.__doc__
     with pytest.raises(SystemExit) as left:
         main([verb, "--help"])
