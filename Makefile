@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test check fix wheel bench-serve bench-select bench-repeat bench-build clean
+.PHONY: help flash-device torture demo test check fix wheel bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -51,6 +51,12 @@ bench-build: .venv/.dev ## what the builder makes, beside what other quantisers 
 
 torture: .venv/.dev ## cut the power at every write of an update (POINTS=N: at most so many of each kind)
 	@PYTHONPATH=. $(BIN)/python tests/torture/torture.py $(if $(POINTS),--points $(POINTS) --updates 10 --restarts 20)
+
+bench-fleet: .venv/.dev ## 10,000 simulated devices, a broker and a collector; FLEET="--devices 1000 --seconds 30" for less
+	@$(BIN)/python tests/bench/bench_fleet.py $(FLEET)
+
+soak-fleet: .venv/.dev ## kill -9 of devices, broker and collector, 200 times: nothing accepted is lost or doubled
+	@EDGEKIT_KILLS=200 $(BIN)/python -m pytest -q --timeout=1800 tests/test_fleet_kills.py
 
 bench-console: .venv/.dev ## the console over 10,000 devices: first paint, key to paint, processor, memory
 	@$(BIN)/python -m tests.bench.bench_console

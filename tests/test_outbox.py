@@ -85,7 +85,7 @@ def test_it_forgets_only_what_was_delivered() -> None:
     outbox.delivered(second)
     outbox.delivered(second)
     assert outbox.after(first.number - 1, 1) == [first]
-    assert (outbox.depth, outbox.bytes_sent) == (2, 1)
+    assert (outbox.depth, outbox.state().bytes_sent) == (2, 1)
     outbox.drop(first.number, "larger than the broker takes")
     assert outbox.dropped == {"larger than the broker takes": 1}
     assert outbox.after(NOTHING, 0) == []
@@ -341,6 +341,16 @@ def test_what_the_collector_does_not_acknowledge_is_sent_again_ever_more_rarely(
     assert overdue == [2, 4, 8, 16, 32] or overdue == [1, 3, 7, 15, 31]
     outbox.acknowledged(1, 1)
     assert not outbox.overdue(now_s + 10_000)
+
+
+def test_when_someone_begins_to_listen_what_is_not_acknowledged_is_sent_again() -> None:
+    outbox = Outbox(collector=True)
+    fill(outbox, 2)
+    outbox.delivered(outbox.after(NOTHING, 1)[0])
+    assert not outbox.overdue(time.monotonic())
+    outbox.doubt()
+    assert outbox.overdue(time.monotonic())
+    assert not outbox.overdue(time.monotonic())
 
 
 def take(pace: Pace, now_s: float, limit: int = 20) -> list[int]:

@@ -32,7 +32,8 @@ class Flooded:
 def flood(config: MqttConfig, *, devices: int, windows_per_s: float, seconds: float, seed: int = 1) -> Flooded:
     """Send windows of `devices` devices with QoS 0, in turn. Raises BrokerError when the broker hangs up."""
     endpoint = f"{config.host}:{config.port}"
-    messages = [_template(i, seed) for i in range(devices)]
+    library = lane_library(random.Random(seed))
+    messages = [_template(i, library) for i in range(devices)]
     try:
         with socket.create_connection((config.host or "", config.port), timeout=CONNECT_S) as broker:
             broker.settimeout(CONNACK_S)
@@ -58,17 +59,12 @@ def flood(config: MqttConfig, *, devices: int, windows_per_s: float, seconds: fl
     return Flooded(devices=devices, windows=sent, seconds=seconds)
 
 
-def _template(i: int, seed: int) -> tuple[str, bytes, bytes]:
+def _template(i: int, library: list[list[LaneMetrics]]) -> tuple[str, bytes, bytes]:
     """Topic, and a window's bytes before its sequence number and after it, up to its time."""
-    dice = random.Random(seed + i)
     model = i % len(MODELS)
-    library = _LIBRARIES.setdefault(seed, lane_library(random.Random(seed)))
-    device = SimDevice("flood", f"flood-{i:05d}", library[model], model, None, 10.0, dice)
+    device = SimDevice("flood", f"flood-{i:05d}", library[model], model, None, 10.0, random.Random(i))
     device.epoch = int(time.time())
     device.close_window(unix_s=0.0, mono_s=0.0)
     payload = device.outbox.after(NOTHING, 1)[0].payload
     before, after = payload.split(_SEQ, 1)
     return device.topic("metrics"), before + _SEQ[:-2], b"," + after[:-1] + b',"t_unix_ms":'
-
-
-_LIBRARIES: dict[int, list[list[LaneMetrics]]] = {}

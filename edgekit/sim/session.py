@@ -113,6 +113,7 @@ class Session:
     def _hear(self, packet: packets.Packet) -> None:
         if packet.topic.endswith("/rebirth"):
             self.asked_for_birth = True
+            self.device.outbox.doubt()
             return
         ack = decode("ack", packet.body)
         assert isinstance(ack, Ack)

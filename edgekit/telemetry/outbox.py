@@ -46,7 +46,7 @@ class Outbox:
         resend_s: float = FIRST_RESEND_S,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Returns at once: the file is opened and checked in the background, and `on_ready` is called then.
+        """Returns at once: the file is opened in the background, then `on_ready` is called.
 
         `collector`: whether windows wait for one; None to learn it from the first acknowledgement.
         """
@@ -143,6 +143,11 @@ class Outbox:
             self._awaiting_since_s, self._resend_s = now_s, min(2 * self._resend_s, LONGEST_RESEND_S)
             return True
 
+    def doubt(self) -> None:
+        """Someone began to listen: what the broker has and no collector acknowledged may be unknown to it."""
+        with self._lock:
+            self._awaiting_since_s = NOTHING
+
     def drop(self, number: int, reason: str) -> None:
         """Give one up, for a reason that is counted and published."""
         with self._everything():
@@ -207,11 +212,6 @@ class Outbox:
         with self._lock:
             return dict(self._dropped)
 
-    @property
-    def bytes_sent(self) -> int:
-        with self._lock:
-            return self._bytes_sent
-
     def state(self) -> OutboxState:
         """How it fares, for the wire."""
         shelf = self._shelf
@@ -220,7 +220,7 @@ class Outbox:
         return OutboxState(
             depth=self.depth,
             dropped=self.dropped,
-            bytes_sent=self.bytes_sent,
+            bytes_sent=self._bytes_sent,
             bytes_written=written,
             bytes_written_per_day=round(written / days),
             set_aside=shelf.set_aside if shelf else 0,

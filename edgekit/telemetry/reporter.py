@@ -121,7 +121,6 @@ class Reporter:
 
     @property
     def state(self) -> LinkState:
-        """How the connection stands."""
         return self._link.state
 
     @property
@@ -175,6 +174,7 @@ class Reporter:
             now_s = time.monotonic()
             if self._rebirth_at_s is not None and now_s >= self._rebirth_at_s:
                 self._rebirth_at_s = None
+                self._outbox.doubt()
                 self.rebirth()
             if now_s >= due_s:
                 self._close_window()
