@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from edgekit.errors import UsageError
 
 if TYPE_CHECKING:
     from edgekit.config import Home
@@ -12,7 +15,20 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", help="show this one in full: a name, or your own .onnx or .tflite file")
+    parser.add_argument(
+        "model", nargs="?", help="show this one in full: a name, or your own .onnx or .tflite file; or `add MODEL`"
+    )
+    parser.add_argument("to", nargs="?", metavar="MODEL", help="with `add`: the model that the artifact is of")
+    parser.add_argument("--artifact", type=Path, metavar="FILE", help="with `add`: a file compiled for this model")
+    parser.add_argument(
+        "--requires",
+        action="append",
+        default=[],
+        metavar="LIB",
+        help="with `add`: a delegate's library it runs through",
+    )
+    parser.add_argument("--name", help="with `add`: the artifact's name (default: the file's)")
+    parser.add_argument("--precision", default="int8", help="with `add`: what it computes in (default: int8)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -22,6 +38,10 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.catalog import load_model, load_models
     from edgekit.config import home
 
+    if args.model == "add":
+        return _add(args)
+    if args.to or args.artifact or args.requires or args.name:
+        raise UsageError("to add an artifact: edgekit models add MODEL --artifact FILE [--requires LIB]")
     if args.model:
         model = load_model(args.model)
         print(
@@ -35,6 +55,24 @@ def run(args: argparse.Namespace) -> int:
         print(_json([_row(model, home()) for model in models]))
     else:
         _print_table(models, home())
+    return 0
+
+
+def _add(args: argparse.Namespace) -> int:
+    from edgekit.build.adopt import adopt
+    from edgekit.catalog import load_model
+    from edgekit.config import home
+
+    if not args.to or not args.artifact:
+        raise UsageError("to add an artifact: edgekit models add MODEL --artifact FILE [--requires LIB]")
+    model = load_model(args.to)
+    added = adopt(model, args.artifact, home=home(), requires=args.requires, name=args.name, precision=args.precision)
+    if args.json:
+        import msgspec
+
+        print(_json({"path": str(added.path), **msgspec.to_builtins(added.record)}))
+    else:
+        print(f"{model.name}: {added.record.name} added; `edgekit bench {args.to}` measures it here")
     return 0
 
 
