@@ -61,6 +61,15 @@ def test_damaged_files_are_no_obstacle(tmp_path, content):
     assert ledger(tmp_path).recent("a") == 1
 
 
+def test_a_lane_that_is_closed_leaves_its_flag_to_others(tmp_path):
+    found = ledger(tmp_path)
+    for i in range(200):
+        found.release(found.mark(f"lane {i}"))
+    found.mark("a").up()
+    found.mark("b").up()
+    assert [failure.key for failure in ledger(tmp_path).blamed] == [key_of("a"), key_of("b")]
+
+
 def test_more_lanes_than_flags_share_the_last_one(tmp_path):
     found = ledger(tmp_path)
     for i in range(80):

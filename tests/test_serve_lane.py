@@ -236,7 +236,7 @@ def test_a_lane_is_swapped_under_load_without_a_failed_request(engine, make_lane
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for i in range(8):
+    for i in range(4):
         old = model.swap(REALTIME, make_lane(artifact=f"a{i}"))
         assert old is not None
         assert old.close(10.0)
@@ -244,4 +244,4 @@ def test_a_lane_is_swapped_under_load_without_a_failed_request(engine, make_lane
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(artifacts) >= 4
+    assert len(artifacts) >= 2

@@ -46,13 +46,13 @@ class Mark:
     """A flag of one lane in the page; up while it is in an inference."""
 
     def __init__(self, page: mmap.mmap, at: int) -> None:
-        self._page, self._at = page, at
+        self._page, self.at = page, at
 
     def up(self) -> None:
-        self._page[self._at] = 1
+        self._page[self.at] = 1
 
     def down(self) -> None:
-        self._page[self._at] = 0
+        self._page[self.at] = 0
 
 
 class Ledger:
@@ -68,7 +68,7 @@ class Ledger:
         self.blamed = self._blame(boot_id)
         "What was in an inference when the process before ended, if it was in this boot: (failure, ...)."
         self._page = self._new_page(boot_id)
-        self._taken = 1
+        self._free = list(range(_SLOTS - 1, 0, -1))
 
     def record(self, producer: str, how: str) -> int:
         """Count a failure, on disk before anything else happens; how many there are of late."""
@@ -86,10 +86,15 @@ class Ledger:
 
     def mark(self, producer: str) -> Mark:
         """The flag of a lane that opens `producer`. Past the last slot, lanes share it."""
-        at = min(self._taken, _SLOTS - 1) * _SLOT
-        self._taken += 1
+        at = (self._free.pop() if self._free else _SLOTS - 1) * _SLOT
         self._page[at : at + 1 + _KEY] = b"\0" + key_of(producer).encode()
         return Mark(self._page, at)
+
+    def release(self, mark: Mark) -> None:
+        """Its lane is closed."""
+        slot = mark.at // _SLOT
+        if slot < _SLOTS - 1:
+            self._free.append(slot)
 
     def _load(self) -> tuple[Failure, ...]:
         if not self._path.is_file():

@@ -256,7 +256,12 @@ class Loader:
         logger.info("%s: not served any more", name)
 
     def _drain(self, lane: Lane | None) -> None:
-        if lane is not None and not lane.close(DRAIN_S):
+        if lane is None:
+            return
+        if lane.close(DRAIN_S):
+            if self.ledger is not None and lane.mark is not None:
+                self.ledger.release(lane.mark)
+        else:
             logger.error("%s: a replaced lane is stuck in an inference; its memory is not freed", lane.model)
 
 

@@ -97,7 +97,7 @@ def job_tables(jobs: Sequence[Job]) -> str:
     )
 
 
-def load_tables(folder: Path) -> str:
+def load_tables(folder: Path, width: int) -> str:
     """One file served three ways: one by one, in batches, and in two lanes."""
     tables = ""
     for name, more in (
@@ -106,7 +106,7 @@ def load_tables(folder: Path) -> str:
         ("lanes", '[model.tolerant]\nartifact = "standard"\n'),
     ):
         path = folder / f"{name}.onnx"
-        write_perceptron(path, WIDTH, LAYERS)
+        write_perceptron(path, width, LAYERS)
         tables += f'[[model]]\nname = "{path}"\nartifact = "standard"\nthreads = 1\naxes = {{n = 1}}\n{more}'
     return tables
 
@@ -155,9 +155,9 @@ def measure(job: Job, client: RawClient, settings: SessionSettings, *, rounds: i
         shared.close()
 
 
-def measure_batching(port: int, seconds: float) -> tuple[float, float, str]:
+def measure_batching(port: int, width: int, seconds: float) -> tuple[float, float, str]:
     """Of 16 clients, in turns: the gain in answers a second by batching, those with it, and a line about it."""
-    x = np.random.default_rng(0).random((1, WIDTH), np.float32)
+    x = np.random.default_rng(0).random((1, width), np.float32)
     times: dict[str, list[float]] = {"plain": [], "batched": []}
     for _ in range(3):
         for model, taken in times.items():
@@ -173,9 +173,9 @@ def measure_batching(port: int, seconds: float) -> tuple[float, float, str]:
     )
 
 
-def measure_lanes(port: int, samples: int) -> tuple[float | None, str]:
+def measure_lanes(port: int, width: int, samples: int) -> tuple[float | None, str]:
     """The p99 of one real-time client beside two tolerant ones that saturate, over its p99 alone, in turns."""
-    x = np.random.default_rng(0).random((1, WIDTH), np.float32)
+    x = np.random.default_rng(0).random((1, width), np.float32)
     urgent, patient = (binary_request("lanes", x, priority=priority) for priority in ("realtime", "tolerant"))
     client = RawClient(port)
     alone: list[float] = []
@@ -203,7 +203,7 @@ class Peer:
     text: str = "the peer server is not installed here"
 
 
-def measure_peer(port: int, tiny: Job, *, rounds: int, seconds: float) -> Peer:
+def measure_peer(port: int, tiny: Job, *, width: int, rounds: int, seconds: float) -> Peer:
     """The overhead over a bare inference at 100 KB, and the answers a second of 16 clients."""
     session = open_session(tiny.path, settings_of(tiny))
     x = np.random.default_rng(0).random(tiny.shape, np.float32)
@@ -217,7 +217,7 @@ def measure_peer(port: int, tiny: Job, *, rounds: int, seconds: float) -> Peer:
             peer_ms.append(took)
             bare_ms.append((time.perf_counter() - began) * 1e3)
     session.close()
-    row = np.random.default_rng(0).random((1, WIDTH), np.float32)
+    row = np.random.default_rng(0).random((1, width), np.float32)
     taken = many_clients(port, json_request("plain", row), CLIENTS, 3 * seconds)
     over, each_s = overhead_ms(peer_ms, bare_ms), len(taken) / (3 * seconds)
     text = f"MLServer: {over:.2f} ms over bare at 100 KB, {each_s:.0f} answers/s to {CLIENTS} clients"
@@ -284,6 +284,7 @@ def main() -> int:
     parser.add_argument("--idle-s", type=float, default=5.0, help="how long the idle daemon is watched")
     parser.add_argument("--load-s", type=float, default=2.0, help="length of each turn of the 16 clients")
     parser.add_argument("--samples", type=int, default=750, help="real-time requests alone, and beside tolerant ones")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the matrices of the model under load")
     parser.add_argument("--peer", type=Path, default=MLSERVER, help="MLServer's program, in an environment of its own")
     parser.add_argument("--tiny", action="store_true", help="leave the real model out")
     args = parser.parse_args()
@@ -296,15 +297,17 @@ def main() -> int:
                 rounds = args.rounds if job.model.startswith("tiny") else max(10, args.rounds // 10)
                 measure(job, client, settings_of(job), rounds=rounds, json_every=max(1, rounds // 30))
             idle = idle_cores(pid, args.idle_s)
-        with serving(Path(name), load_tables(Path(name))) as (_, port):
-            gain, batched_s, about_batches = measure_batching(port, args.load_s)
-            ratio, about_lanes = measure_lanes(port, args.samples)
+        with serving(Path(name), load_tables(Path(name), args.width)) as (_, port):
+            gain, batched_s, about_batches = measure_batching(port, args.width, args.load_s)
+            ratio, about_lanes = measure_lanes(port, args.width, args.samples)
         models = {jobs[0].model: jobs[0].path, "plain": Path(name) / "plain.onnx"}
         (Path(name) / "peer").mkdir()
         with peer(args.peer, Path(name) / "peer", models) as port_or_none:
             found = Peer()
             if port_or_none is not None:
-                found = measure_peer(port_or_none, jobs[0], rounds=max(20, args.rounds // 10), seconds=args.load_s)
+                found = measure_peer(
+                    port_or_none, jobs[0], width=args.width, rounds=max(20, args.rounds // 10), seconds=args.load_s
+                )
     print_table(jobs)
     figures: dict[str, float | None] = dict.fromkeys(FIELDS)
     figures["overhead_ms_100kb"] = round(overhead_ms(jobs[0].binary_ms, jobs[0].bare_ms), 3)
