@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MODELS = ("ocr-detector", "ocr-recognizer")
 OFFLINE_MODELS = ("digits",)
+RUNTIMES = ("onnxruntime", "litert")
+"""What the demo's extra brings; `edgekit bench` measures whatever is installed, at length."""
 MEASURE_S = 1.5
 RATE_HZ = 8.0
 SAMPLES = 12
@@ -102,17 +104,20 @@ def _make_and_choose(console: Console, model: Model, state: Home, facts: Facts) 
     from edgekit.cli.bench_table import print_table
     from edgekit.cli.progress import share_bar
     from edgekit.cli.select import describe
+    from edgekit.runtimes.available import installed_runtimes
     from edgekit.selection import Limits
 
     _step(console, model.name, f"{model.summary}: build Flash, bench it beside the standard, select")
     with share_bar() as progress:
         build(model, home=state, facts=facts, progress=progress)
+    space = Space(runtimes=[name for name in installed_runtimes() if name in RUNTIMES])
     with share_bar() as progress:
-        found = find_candidates(model, state, facts, Space())
+        found = find_candidates(model, state, facts, space)
         rows = measure(model, found, home=state, plan=Plan(seconds=MEASURE_S), progress=progress)
     print_table(model, rows)
     limits = Limits(accuracy_floor=model.accuracy_floor)
-    for line in describe(choose(model, limits, home=state, facts=facts, seconds=MEASURE_S), explain=False):
+    selection = choose(model, limits, home=state, facts=facts, seconds=MEASURE_S, space=space)
+    for line in describe(selection, explain=False):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
