@@ -34,6 +34,9 @@ _NEAR = 1.05
 _RUNGS = (2, 2, 4)
 """Rounds before each of the first decisions; then four each."""
 _SLICE_S = (0.02, 0.25)
+_ROUNDS_LEFT = 32
+"""Rounds for which the time that is left is shared out: many short ones compare best."""
+_KEPT_FOR_RACE = 0.25
 
 
 def search(
@@ -52,7 +55,7 @@ def search(
     certain yet, until one leads for sure or the time is over. If nobody of these may win, the others have their turn.
 
     Args:
-        budget_s: for all of it. Starting the candidates and eight rounds of the last ones are never cut short.
+        budget_s: for all of it. Starting the candidates is never cut short, and a quarter is kept for the race.
         judge: called after each rung with the rows of all candidates, and at the end of a race to check its leader.
     """
     end = time.monotonic() + budget_s
@@ -106,6 +109,7 @@ class _Race:
     def run(self) -> None:
         """Races until one has a leader that is allowed to win; then the last ones are measured to the end."""
         standings: Sequence[Standing] = ()
+        self._end_s = max(self._end_s, time.monotonic() + _KEPT_FOR_RACE * (self._end_s - self._began_s))
         while self._waiting and not self._racing:
             self._line_up()
             self._halve_until_decided()
@@ -173,7 +177,7 @@ class _Race:
 
     def _round(self) -> None:
         left_s = max(0.0, self._end_s - time.monotonic())
-        slice_s = left_s / (2 * MIN_SAMPLES * len(self._racing))
+        slice_s = left_s / (_ROUNDS_LEFT * len(self._racing))
         slice_s = min(max(slice_s, _SLICE_S[0]), _SLICE_S[1], max(self._plan.seconds / ROUNDS[0], _SLICE_S[0]))
         for run in self._order.sample(self._racing, len(self._racing)):
             self.tell(f"{len(self._racing)} of {len(self._all)} left: {run.candidate.name}")
