@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from edgekit.catalog import load_model
 from edgekit.config import MqttConfig
 from edgekit.runtimes.session import SessionSettings, open_session
@@ -474,6 +475,38 @@ def test_the_fleet_hears_of_birth_work_and_an_orderly_death(daemon, broker, watc
     assert isinstance(death, Status)
     assert death.reason == "SIGTERM"
     assert [event.kind for event in heard.all("event")] == ["started", "stopping"]
+
+
+@pytest.mark.broker
+def test_a_command_reloads_what_the_file_says_where_that_is_allowed(daemon, broker, watcher, tmp_path):
+    import paho.mqtt.publish as mqtt
+
+    config = tmp_path / "edgekit.toml"
+    text = (
+        f'site = "lab"\ndevice = "reloaded"\n[http]\nport = 0\n[mqtt]\nhost = "127.0.0.1"\nport = {broker.port}\n'
+        'allowed_commands = ["reload"]\n[[model]]\nname = "digits"\nartifact = "ARTIFACT"\n'
+    )
+    config.write_text(text.replace("ARTIFACT", "int8"))
+    run = daemon("--config", config)
+    heard = Heard(watcher, "reloaded")
+    run.first_line()
+    heard.until("birth", lambda b: b.models and b.models[0].state == "ready")
+
+    def command(key: str) -> object:
+        payload = json.dumps({"id": key, "verb": "reload"})
+        topic = "edgekit/v1/lab/reloaded/command"
+        mqtt.single(topic, payload, qos=1, hostname="127.0.0.1", port=broker.port)
+        return heard.until("reply", lambda r: r.id == key)
+
+    config.write_text(text.replace("ARTIFACT", "standard"))
+    reply = command("1")
+    assert (reply.ok, reply.text) == (True, "serving digits")
+    heard.until("birth", lambda b: b.models and b.models[0].artifact == "standard")
+    config.write_text(text.replace("ARTIFACT", "absent"))
+    reply = command("2")
+    assert not reply.ok
+    assert "there is no 'absent' here" in reply.text
+    assert [event.kind for event in heard.all("event")] == ["started", "reloaded", "reload-refused"]
 
 
 @pytest.mark.broker

@@ -41,20 +41,24 @@ def test_what_was_in_an_inference_when_the_process_was_aborted_is_to_blame(tmp_p
 
 
 def test_a_power_cut_is_nobodys_failure(tmp_path):
-    ledger(tmp_path).mark("a").up()
+    before = ledger(tmp_path)
+    before.mark("a").up()
+    before.close()
     assert ledger(tmp_path, boot_id="the next boot").blamed == ()
 
 
 def test_an_orderly_end_blames_nobody(tmp_path):
-    mark = ledger(tmp_path).mark("a")
+    before = ledger(tmp_path)
+    mark = before.mark("a")
     mark.up()
     mark.down()
+    before.close()
     assert ledger(tmp_path).blamed == ()
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"boot" + b"\0" * 60 + b"\1\xff\xfe"])
 def test_damaged_files_are_no_obstacle(tmp_path, content):
-    (tmp_path / "running").write_bytes(content)
+    (tmp_path / "running-x").write_bytes(content)
     (tmp_path / "failures.json").write_bytes(content)
     found = ledger(tmp_path)
     found.record("a", "stuck")
@@ -67,6 +71,7 @@ def test_a_lane_that_is_closed_leaves_its_flag_to_others(tmp_path):
         found.release(found.mark(f"lane {i}"))
     found.mark("a").up()
     found.mark("b").up()
+    found.close()
     assert [failure.key for failure in ledger(tmp_path).blamed] == [key_of("a"), key_of("b")]
 
 
@@ -74,4 +79,33 @@ def test_more_lanes_than_flags_share_the_last_one(tmp_path):
     found = ledger(tmp_path)
     for i in range(80):
         found.mark(f"lane {i}").up()
+    found.close()
     assert len(ledger(tmp_path).blamed) == 63
+
+
+def test_a_daemon_that_lives_is_neither_blamed_nor_disturbed(tmp_path):
+    """Two daemons under one name are a mistake, and no reason for either to crash."""
+    first = ledger(tmp_path)
+    mark = first.mark("a")
+    mark.up()
+    assert ledger(tmp_path).blamed == ()
+    mark.down()
+    mark.up()
+    first.close()
+    assert [failure.key for failure in ledger(tmp_path).blamed] == [key_of("a")]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is made with a small tmpfs on Linux")
+def test_a_full_disk_counts_in_memory(tmp_path):
+    folder = tmp_path / "full"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", folder], check=False).returncode:
+        pytest.skip("needs root to mount a small file system")
+    try:
+        (folder / "filler").write_bytes(bytes(8192))
+        found = ledger(folder)
+        found.mark("a").up()
+        assert [found.record("a", "stuck") for _ in range(2)] == [1, 2]
+        found.close()
+    finally:
+        subprocess.run(["umount", folder], check=True)

@@ -6,10 +6,13 @@ that is aborted cannot write any more, but the kernel keeps what it wrote to the
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import mmap
 import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +25,7 @@ from edgekit.strict import read_json
 
 logger = logging.getLogger(__name__)
 
+_PAGE = "running-"
 _SLOT, _SLOTS = 64, 64
 _KEY = 32
 
@@ -64,7 +68,6 @@ class Ledger:
         self._path, self._limit, self._within_s, self._clock = folder / "failures.json", limit, minutes * 60, clock
         folder.mkdir(parents=True, exist_ok=True)
         self._failures = self._load()
-        self._page_path = folder / "running"
         self.blamed = self._blame(boot_id)
         "What was in an inference when the process before ended, if it was in this boot: (failure, ...)."
         self._page = self._new_page(boot_id)
@@ -90,6 +93,10 @@ class Ledger:
         self._page[at : at + 1 + _KEY] = b"\0" + key_of(producer).encode()
         return Mark(self._page, at)
 
+    def close(self) -> None:
+        """As the end of the process does: from now on the flags are read as those of one that is gone."""
+        self._page.close()
+
     def release(self, mark: Mark) -> None:
         """Its lane is closed."""
         slot = mark.at // _SLOT
@@ -106,31 +113,38 @@ class Ledger:
             return ()
 
     def _blame(self, boot_id: str) -> tuple[Failure, ...]:
-        """A power cut ends every process, and is nobody's failure."""
-        try:
-            page = self._page_path.read_bytes()
-        except OSError:
-            return ()
-        if page[:_SLOT].rstrip(b"\0") != boot_id.encode()[:_SLOT]:
-            return ()
-        slots = [page[at : at + _SLOT] for at in range(_SLOT, len(page), _SLOT)]
-        keys = [slot[1 : 1 + _KEY].decode("ascii", "replace") for slot in slots if slot[:1] == b"\1"]
-        found = [Failure(key=key, how="it ended the daemon", t_unix_s=self._clock()) for key in keys]
+        """Failures of daemons that are gone. A power cut ends every process, and is nobody's failure."""
+        keys: list[str] = []
+        for path in sorted(self._path.parent.glob(f"{_PAGE}*")):
+            try:
+                with path.open("rb") as file:
+                    if _is_locked(file.fileno()):  # a daemon that lives
+                        continue
+                    keys += _raised(file.read(_SLOT * _SLOTS), boot_id)
+                path.unlink()
+            except OSError as error:
+                logger.warning("%s: %s", path, error.strerror)
+        found = tuple(Failure(key=key, how="it ended the daemon", t_unix_s=self._clock()) for key in keys)
         for failure in found:
             self._add(failure)
-        return tuple(found)
+        return found
 
     def _new_page(self, boot_id: str) -> mmap.mmap:
+        """A file of our own, never cut short while it is mapped and its blocks taken now: either would be a SIGBUS."""
+        head = boot_id.encode()[:_SLOT]
         size = _SLOT * _SLOTS
         try:
-            with open(self._page_path, "wb+") as file:
-                file.truncate(size)
-                page = mmap.mmap(file.fileno(), size)
+            handle, path = tempfile.mkstemp(prefix=_PAGE, dir=self._path.parent)
+            try:
+                _is_locked(handle)  # locks it, for as long as the map lives
+                if os.write(handle, head.ljust(size, b"\0")) < size:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+                return mmap.mmap(handle, size)
+            finally:
+                os.close(handle)
         except OSError as error:
-            logger.warning("%s: %s: an abort will have nobody to blame", self._page_path, error.strerror)
-            page = mmap.mmap(-1, size)
-        page[: len(boot_id.encode()[:_SLOT])] = boot_id.encode()[:_SLOT]
-        return page
+            logger.warning("%s: %s: an abort will have nobody to blame", self._path.parent, error.strerror)
+            return mmap.mmap(-1, size)
 
     def _add(self, failure: Failure) -> None:
         since_s = self._clock() - self._within_s
@@ -139,6 +153,27 @@ class Ledger:
             write_atomic(self._path, msgspec.json.encode(_Failures(failures=self._failures)))
         except OSError as error:
             logger.warning("%s: %s: the failure counts in memory only", self._path, error.strerror)
+
+
+def _raised(page: bytes, boot_id: str) -> list[str]:
+    """The keys whose flags are up in a page of this boot."""
+    if page[:_SLOT].rstrip(b"\0") != boot_id.encode()[:_SLOT]:
+        return []
+    slots = [page[at : at + _SLOT] for at in range(_SLOT, len(page), _SLOT)]
+    return [slot[1 : 1 + _KEY].decode("ascii", "replace") for slot in slots if slot[:1] == b"\1"]
+
+
+def _is_locked(handle: int) -> bool:
+    """Whether another open file has the lock; else this one has it now, until it is closed or its process ends."""
+    if sys.platform == "win32":  # an operator's desk: nobody is blamed for a daemon that lives
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def boot_id() -> str:

@@ -84,7 +84,8 @@ def soak(folder: Path, minutes: float, every_s: float) -> dict[str, object]:
     config = folder / "edgekit.toml"
     config.write_text(HEAD + CONFIGS[0])
     command = [sys.executable, "-m", "edgekit.cli.main", "run", "--config", str(config), "--json"]
-    daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    environ = os.environ | {"EDGEKIT_HOME": str(folder / "home")}
+    daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ)
     assert daemon.stdout is not None
     load = Load(json.loads(daemon.stdout.readline())["url"])
     sizes: list[tuple[float, int]] = []
