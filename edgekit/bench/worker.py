@@ -5,8 +5,6 @@ Imports nothing heavy before it is told to, so that the time of importing the ru
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -18,11 +16,11 @@ import msgspec
 
 from edgekit.bench import protocol as say
 from edgekit.errors import EdgekitError
+from edgekit.lifeline import die_with_parent
 
 if TYPE_CHECKING:
     from edgekit.runtimes.session import Session
 
-_PR_SET_PDEATHSIG = 1
 _WORTH_ASKING_MS = 0.5
 
 
@@ -220,16 +218,6 @@ def resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask Linux to kill this process when its parent dies. Elsewhere the end of stdin ends it."""
-    if not sys.platform.startswith("linux"):
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was asked
-        sys.exit(1)
-
-
 def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     """Answer every line until the parent closes the pipe."""
     worker, decoder = Worker(), msgspec.json.Decoder(say.Request)
@@ -243,7 +231,7 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
 
 
 def main() -> None:
-    die_with_parent(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]), signal.SIGKILL)  # in the middle of a query, too
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not end up among the replies
     serve(sys.stdin.buffer, replies)
