@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from edgekit.bench.compare import PUBLISHED, Comparison, Figure, compare
+from edgekit.bench.compare import PUBLISHED, Comparison, Figure, compare, percent
 from edgekit.bench.record import Measurement, Settings, Start
 from edgekit.bench.run import Plan, cold_starts
 from edgekit.bench.stats import latency
@@ -134,3 +134,7 @@ def test_the_command_prints_the_comparison(state, capsys):
 def test_a_name_that_is_not_there_lists_those_that_are(state, capsys):
     assert main(["bench", "digits", "--compare", "standard", "int4", *FAST]) == 2
     assert "no 'int4' here, only standard, int8" in capsys.readouterr().err
+
+
+def test_what_rounds_to_nothing_has_no_minus():
+    assert [percent(r) for r in (-0.001, 0.0, 0.2, -0.2)] == ["+0%", "+0%", "+20%", "−20%"]

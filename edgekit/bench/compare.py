@@ -91,7 +91,7 @@ def findings(figures: Sequence[Figure]) -> list[str]:
         published = figure.published_ratio
         if published is None or figure.delta_ratio is None or figure.name == "size":
             continue
-        here, there = _more(figure.delta_ratio), _more(published)
+        here, there = percent(figure.delta_ratio), percent(published)
         if figure.is_penalty is None:
             lines.append(f"{figure.name}: cannot be told here ({here} by the figures); the articles have {there}")
         elif figure.is_penalty:
@@ -101,8 +101,9 @@ def findings(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
-def _more(ratio: float) -> str:
-    return f"{ratio:+.0%}".replace("-", "−")
+def percent(ratio: float) -> str:
+    """+20%, −5%, and +0% for what rounds to nothing."""
+    return f"{0.0 if abs(ratio) < 0.005 else ratio:+.0%}".replace("-", "−")
 
 
 def _time(name: str, standard: Measurement, flash: Measurement) -> Figure:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgekit.bench.candidates import Candidate
-from edgekit.bench.compare import Comparison, Figure, compare
+from edgekit.bench.compare import Comparison, Figure, compare, percent
 from edgekit.bench.record import Measurement, Start
 from edgekit.bench.run import Plan, Progress, cold_starts
 from edgekit.bench.stats import ms
@@ -143,4 +143,4 @@ def _value(figure: Figure, value: float | None) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.0%}".replace("-", "−")
+    return "–" if value is None else percent(value)
