@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -29,9 +30,11 @@ from edgekit.fleet import Fleet
 from edgekit.sim.device import Behaviour
 from edgekit.sim.fleet import SimFleet
 from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
+from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
 from edgekit.telemetry.messages import Histogram, LaneMetrics, Metrics, Received, encode, topic
 from edgekit.telemetry.recording import RecordingWriter, read_recording
+from edgekit.telemetry.watch import Watcher
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 NOW_S = 1_800_000_000.0
@@ -291,3 +294,28 @@ def test_the_endpoint_answers_prometheus(broker: Broker, tmp_path: Path) -> None
 def test_settings_that_can_never_work_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="host"):
         Collector(MqttConfig(), tmp_path / "h.db", retention=Retention())
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_a_device_cleared_from_the_broker_is_gone_from_the_history_too(broker: Broker, tmp_path: Path) -> None:
+    config = MqttConfig(host="127.0.0.1", port=broker.port)
+    collector = Collector(config, tmp_path / "h.db", sites=["cellar"], commit_s=0.05)
+    thread = threading.Thread(target=collector.run)
+    thread.start()
+    assert until(lambda: collector.state == "connected")
+    speaker = Watcher(config, sites=["cellar"])
+    speaker.start()
+    assert until(lambda: speaker.connected)
+    for name in ("one", "two"):
+        speaker._link.send(Outgoing(topic("cellar", name, "metrics"), window(0).payload))
+    assert until(lambda: collector.view()[2]["windows"] == 2)
+    speaker.forget("cellar", "one")
+    assert until(lambda: collector.view()[2]["devices"] == 1)
+    assert until(lambda: [key for key in collector.view()[0].devices if key[0] == "cellar"] == [("cellar", "two")])
+    collector.stop()
+    thread.join()
+    speaker.stop()
+    store = Store(tmp_path / "h.db")
+    assert [store.names[w.device] for w in store.windows()] == [("cellar", "two")]
+    store.close()

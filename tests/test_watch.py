@@ -255,6 +255,23 @@ def test_watching_prints_one_line_of_json_each_time_until_interrupted(options: l
     assert turns[0]["at_s"] < turns[1]["at_s"] < turns[2]["at_s"]
 
 
+def test_a_dead_device_is_forgotten_and_a_living_one_is_not(
+    options: list[str], broker: Broker, speaker: Link, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead, alive = Status(state=State.OFFLINE, epoch=1), Status(state=State.ONLINE, epoch=1)
+    for name, status in (("gone", dead), ("here", alive)):
+        speaker.send(Outgoing(topic("yard", name, "status"), encode(status), retain=True))
+    verb = ["fleet", "forget", "yard/gone", "yard/here", "--port", str(broker.port), "--for", "0.4"]
+    assert main(verb) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "yard/gone: forgotten\n"
+    assert "yard/here reports still" in captured.err
+    assert main(["fleet", "--port", str(broker.port), "--site", "yard", "--for", "0.4", "--json"]) == 0
+    assert [d["device"] for d in json.loads(capsys.readouterr().out)["devices"]] == ["here"]
+    for wrong in (["forget"], ["forget", "yard"], ["forget", "yard/#"], ["show", "yard/gone"]):
+        assert main(["fleet", *wrong, "--port", str(broker.port)]) == 2
+
+
 def test_an_empty_fleet_is_a_truthful_no(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*options, "--site", "nowhere", "--for", "0.2"]) == 1
     assert "no device was heard" in capsys.readouterr().err

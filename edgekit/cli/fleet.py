@@ -34,6 +34,9 @@ _BOOKKEEPING = ("said", "waiting_since_s", "steady", "track", "older", "newer", 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "forget", nargs="*", metavar="forget SITE/DEVICE", help="clear a device that is gone, from broker and history"
+    )
     add_mqtt_arguments(parser)
     parser.add_argument("--site", action="append", metavar="SITE", help="only this site (may be repeated)")
     parser.add_argument(
@@ -48,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     for site in args.site or ():
         if not re.match(NAME_PATTERN, site):
             raise UsageError(f"--site {site}: a site is 1 to 63 of a-z, 0-9, '_' and '-'")
+    if args.forget:
+        return _forget(args)
     from edgekit.fleet import Fleet
     from edgekit.telemetry.watch import Watcher
 
@@ -68,6 +73,40 @@ def run(args: argparse.Namespace) -> int:
         print(f"edgekit fleet: no device was heard within {args.listen_s:g} s at {where}", file=sys.stderr)
         return 1
     return 0
+
+
+def _forget(args: argparse.Namespace) -> int:
+    """`edgekit fleet forget SITE/DEVICE…`: a truthful no when one of them is online, which would only come back."""
+    import re
+
+    from edgekit.config import NAME_PATTERN
+    from edgekit.fleet import Fleet, Presence
+    from edgekit.telemetry.watch import Watcher
+
+    verb, *names = args.forget
+    devices = [tuple(name.split("/")) for name in names]
+    if verb != "forget" or not names:
+        raise UsageError("edgekit fleet forget SITE/DEVICE takes one or more devices")
+    if wrong := [
+        n for n, d in zip(names, devices, strict=True) if len(d) != 2 or not all(re.match(NAME_PATTERN, x) for x in d)
+    ]:
+        raise UsageError(f"'{wrong[0]}' is not SITE/DEVICE")
+    config = mqtt_config(args)
+    watcher = Watcher(config, sites=sorted({site for site, _ in devices}))
+    watcher.start()
+    try:
+        _await_connection(watcher, f"{config.host}:{config.port}")
+        fleet = _listen(watcher, Fleet(), args.listen_s)
+        alive = [d for d in devices if d in fleet.devices and fleet.devices[d].presence is not Presence.OFFLINE]
+        for site, device in devices:
+            if (site, device) not in alive:
+                watcher.forget(site, device)
+                print(f"{site}/{device}: forgotten")
+    finally:
+        watcher.stop()
+    for site, device in alive:
+        print(f"edgekit fleet: {site}/{device} reports still and would come back; stop it first", file=sys.stderr)
+    return 1 if alive else 0
 
 
 def fleet_json(fleet: Fleet, now_s: float) -> dict[str, Any]:

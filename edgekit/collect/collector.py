@@ -24,7 +24,7 @@ from edgekit.errors import BrokerError
 from edgekit.fleet import Fleet, fold
 from edgekit.telemetry.connection import check_config
 from edgekit.telemetry.histogram import quantile
-from edgekit.telemetry.messages import EVERYONE, ROOT, Ack, Birth, Received, decode, encode, topic
+from edgekit.telemetry.messages import EVERYONE, ROOT, Ack, Birth, Received, decode, encode, parse_topic, topic
 from edgekit.telemetry.recording import RecordingWriter
 from edgekit.telemetry.stream import Stream
 
@@ -75,6 +75,7 @@ class Collector:
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._fleet = Fleet()
         self._unfolded: deque[Received] = deque()
+        self._cleared: list[str] = []
         self._totals: dict[Group, Rollup] = {}
         "Of what was poured since the start."
         self.state = "not connected"
@@ -135,6 +136,7 @@ class Collector:
     def _take(self, messages: Sequence[Received]) -> None:
         self._intake.take(messages)
         self._unfolded.extend(messages)
+        self._cleared += [m.topic for m in messages if not m.payload and m.topic.endswith("/status")]
         if self._recording is not None:
             self._recording.write(messages)
 
@@ -145,6 +147,7 @@ class Collector:
             try:
                 if batch.pages or batch.events:
                     self._store.commit(batch.windows, batch.events, batch.pages, now_ms=now_ms)
+                self._forget_cleared()
                 self._upkeep(now_ms / 1000)
             except sqlite3.Error as e:
                 self._begin_again(e)
@@ -153,10 +156,16 @@ class Collector:
         if stream is None:
             return
         for (device, epoch), page in batch.pages.items():
-            if page.next:
+            if page.next and device in self._store.names:
                 site, name = self._store.names[device]
                 stream.publish(topic(site, name, "ack"), encode(Ack(epoch=epoch, seq=page.next - 1)))
         stream.flush()
+
+    def _forget_cleared(self) -> None:
+        cleared, self._cleared = self._cleared, []
+        for where in cleared:
+            if (parsed := parse_topic(where)) is not None:
+                self._intake.forget(parsed.site, parsed.device)
 
     def _begin_again(self, error: sqlite3.Error) -> None:
         """Nothing of the batch is stored or acknowledged: forget it, as the devices have it still."""

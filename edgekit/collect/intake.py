@@ -91,6 +91,14 @@ class Intake:
             except ValueError:
                 self.counts.malformed += 1
 
+    def forget(self, site: str, device: str) -> None:
+        """A device was cleared away; call it between two batches."""
+        number = self._store.devices.get((site, device))
+        self._store.forget(site, device)
+        self._topics = {topic: place for topic, place in self._topics.items() if place and place[1] != number}
+        self._pages = {key: page for key, page in self._pages.items() if key[0] != number}
+        self.places = {place: rollup for place, rollup in self.places.items() if place.device != number}
+
     def taken(self) -> Batch:
         """What must be stored now; the next batch begins."""
         batch, self._batch = self._batch, Batch()

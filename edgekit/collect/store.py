@@ -61,7 +61,7 @@ class Store:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=1.0, check_same_thread=False)
             run = self._db.execute
             run("PRAGMA auto_vacuum=INCREMENTAL")
             run("PRAGMA journal_mode=WAL")

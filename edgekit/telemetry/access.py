@@ -36,13 +36,13 @@ class Role(str, Enum):
     OPERATOR = "operator"
     "A reader that may also send commands."
     COLLECTOR = "collector"
-    "A reader that may also acknowledge windows."
+    "A reader that may also acknowledge windows, and forget devices."
 
 
 _ROLE_WRITES = {
     Role.READER: (),
     Role.OPERATOR: ("+/+/command", "+/+/desired"),
-    Role.COLLECTOR: ("+/+/ack",),
+    Role.COLLECTOR: ("+/+/ack", "+/+/status", "+/+/birth"),  # to forget a device is to clear the last two
 }
 
 

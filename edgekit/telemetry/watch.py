@@ -62,6 +62,11 @@ class Watcher:
         self._link.send(Outgoing(topic(site, device, "command"), encode(command)))
         return True
 
+    def forget(self, site: str, device: str) -> None:
+        """Clear what the broker retains of a device: to readers and to the collector it is gone, unless it lives."""
+        for leaf in ("birth", "status"):
+            self._link.send(Outgoing(topic(site, device, leaf), b"", retain=True))
+
     @property
     def connected(self) -> bool:
         return self._link.state.connected
