@@ -28,6 +28,7 @@ from edgekit.runtimes.available import installed_version, survey
 from edgekit.selection import PERCENTILES, Limits, Selection, check_limits, select
 from edgekit.strict import read_json
 from edgekit.verify import Verifier
+from edgekit.whatif import what_if
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,15 @@ def guess(
         return select([verifier.judge(known[c.name], c) for c in found if c.name in known], limits)
     vram = [a.memory_bytes for a in facts.accelerators if a.present and a.memory_bytes]
     return prior(found, Machine(memory_bytes=facts.memory.usable_bytes, vram_bytes=max(vram, default=None)), limits)
+
+
+def instead(
+    model: Model, limits: Limits, *, home: Home, facts: Facts | None = None, space: Space | None = None
+) -> tuple[str, ...]:
+    """After nothing fitted: which other limit would let which candidate pass, from what is measured."""
+    found = find_candidates(model, home, facts or probe(), space or Space())
+    known, verifier = _known(model, found, home), Verifier(model, home)
+    return what_if([verifier.judge(known[c.name], c) for c in found if c.name in known], limits, None)
 
 
 def find_candidates(model: Model, home: Home, facts: Facts, space: Space) -> list[Candidate]:

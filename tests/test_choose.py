@@ -232,7 +232,17 @@ def test_select_says_no_with_each_reason_and_exit_code_1(state, capsys):
     assert out.startswith("digits: nothing fits")
     assert out.count("1e-06 ms allowed") == 2
     assert main(["select", *WHICH, "--latency-ms", "0.000001", "--json"]) == 1
-    assert len(json.loads(capsys.readouterr().out)["rejections"]) == 2
+    value = json.loads(capsys.readouterr().out)
+    assert len(value["rejections"]) == 2
+    assert isinstance(value["would_change"], list)
+
+
+def test_when_nothing_fits_it_says_which_bound_would(state, capsys):
+    """The medians are known from before, and a wider bound lets the fastest pass."""
+    assert main(["select", *WHICH, "--latency-ms", "0.000001", "--percentile", "p50", "--no-measure"]) == 1
+    out = capsys.readouterr().out
+    assert "  instead  with 0.0" in out
+    assert " ms instead of 1e-06 ms: " in out
 
 
 @pytest.mark.parametrize(

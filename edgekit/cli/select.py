@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edgekit.cli.bench import add_space_arguments, space_of
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from edgekit.catalog import load_model
-    from edgekit.choose import choose, guess
+    from edgekit.choose import choose, guess, instead
     from edgekit.cli.progress import share_bar
     from edgekit.config import home
     from edgekit.errors import NoUsableArtifact
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
                     budget_s=args.budget,
                 )
     except NoUsableArtifact as none:
-        _print_none(none, as_json=args.json)
+        _print_none(none, instead(model, limits, home=state, space=space), as_json=args.json)
         return 1
     if args.json:
         import msgspec
@@ -99,15 +100,16 @@ def describe(selection: Selection, *, explain: bool) -> list[str]:
     return [*lines, *(f"  instead  {change}" for change in selection.would_change)]
 
 
-def _print_none(none: NoUsableArtifact, *, as_json: bool) -> None:
+def _print_none(none: NoUsableArtifact, changes: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
         rejections = [{"candidate": name, "reason": why} for name, why in none.rejections]
-        print(
-            msgspec.json.format(msgspec.json.encode({"model": none.model, "rejections": rejections}), indent=2).decode()
-        )
+        value = {"model": none.model, "rejections": rejections, "would_change": changes}
+        print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
         return
     print(f"{none.model}: nothing fits")
     for name, why in none.rejections:
         print(f"  not      {name}: {why}")
+    for change in changes:
+        print(f"  instead  {change}")
