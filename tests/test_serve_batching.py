@@ -20,6 +20,7 @@ from edgekit.serve.engine import Engine
 from edgekit.serve.job import Job
 from edgekit.serve.opening import load_lane
 from edgekit.serve.plan import pinned_plan
+from edgekit.serve.routes import _config
 from edgekit.telemetry.recorder import Recorder
 
 onnx = pytest.importorskip("onnx", reason="the models of these tests are made with onnx")
@@ -138,6 +139,9 @@ def test_requests_that_wait_are_answered_in_one_inference_each_with_its_own_rows
     engine = serve(perceptron(tmp_path / "m.onnx", "n"), recorder, max=8, window_ms=50.0)
     lane = engine.find("m").ready_lane()
     assert lane.batching is not None
+    config = _config(engine.find("m"))
+    assert config["max_batch_size"] == lane.batching.max
+    assert config["input"][0]["dims"] == [WIDTH], "where Triton batches, the batch's axis is not part of dims"
     alone = {value: engine.infer("m", x(value)).outputs["y"] for value in range(4)}
     recorder.take()
     let_go = hold(engine, "m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 
 import pytest
 
@@ -19,13 +20,18 @@ def test_each_state_is_one_datagram(tmp_path):
         notifier.loading("building", 30)
         notifier.ready("serving")
         notifier.alive()
+        notifier.reloading()
         notifier.stopping("draining")
-        assert [channel.recv(4096).decode() for _ in range(4)] == [
+        before_us = time.monotonic_ns() // 1000
+        assert [channel.recv(4096).decode() for _ in range(3)] == [
             "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=building",
             "READY=1\nSTATUS=serving",
             "WATCHDOG=1",
-            "STOPPING=1\nSTATUS=draining",
         ]
+        reloading, _, stamp = channel.recv(4096).decode().partition("\nMONOTONIC_USEC=")
+        assert reloading == "RELOADING=1"
+        assert before_us - 10_000_000 < int(stamp) <= before_us
+        assert channel.recv(4096) == b"STOPPING=1\nSTATUS=draining"
 
 
 def test_a_supervisor_that_is_gone_is_a_warning_and_none_is_silence(caplog):

@@ -223,12 +223,14 @@ def _config(model: ServedModel) -> dict[str, Any]:
     return {
         "name": model.name,
         "platform": _PLATFORMS.get(lane.session.runtime, lane.session.runtime),
-        "max_batch_size": 0,
-        "input": [_config_tensor(spec) for spec in lane.signature.inputs],
-        "output": [_config_tensor(spec) for spec in lane.signature.outputs],
+        "max_batch_size": lane.batching.max if lane.batching is not None else 0,
+        "input": [_config_tensor(spec, lane) for spec in lane.signature.inputs],
+        "output": [_config_tensor(spec, lane) for spec in lane.signature.outputs],
     }
 
 
-def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
+def _config_tensor(spec: TensorSpec, lane: Lane) -> dict[str, Any]:
+    """Where Triton batches, the axis of the batch is not part of `dims`."""
     tensor = _tensor(spec)
-    return {"name": spec.name, "data_type": f"TYPE_{tensor['datatype']}", "dims": tensor["shape"]}
+    dims = tensor["shape"][1:] if lane.batching is not None else tensor["shape"]
+    return {"name": spec.name, "data_type": f"TYPE_{tensor['datatype']}", "dims": dims}
