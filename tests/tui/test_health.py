@@ -90,6 +90,7 @@ def test_standard_and_flash_are_compared_on_the_same_board() -> None:
     orin = next(line for line in lines if "Orin Nano" in line)
     assert "1.4x faster" in orin
     assert "no comparison" in next(line for line in lines if "Pi 5" in line)
+    assert lines[-1].split() == ["geometric", "mean", "of", "1", "board", "that", "run", "both", "1.4x", "faster"]
     kinds = {row.device: models.kind_of(row) for row in rows}
     assert {device for device, kind in kinds.items() if kind == models.STANDARD} == set(STANDARD)
     slower = [replace(row, latency=histogram([90.0] * 700)) if models.kind_of(row) == "flash" else row for row in rows]

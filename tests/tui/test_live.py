@@ -14,11 +14,12 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from paho.mqtt.client import Client
+from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edgekit.telemetry.messages import Received, State
+from edgekit.telemetry.messages import Command, Received, Reply, State, encode, topic
 from tests.tui import simulated
 
 pytestmark = [
@@ -151,6 +152,37 @@ def test_the_console_from_start_to_quit(broker: Mosquitto, terminal: Terminal) -
     wait_for(terminal.exit_file.exists, "the console to end", terminal.screen)
     wait_for(terminal.exit_file.read_text, "its exit code")
     assert terminal.exit_file.read_text().strip() == "0"
+
+
+@needs_tmux
+def test_a_real_device_answers_a_command_once(broker: Mosquitto, terminal: Terminal) -> None:
+    device = Client(CallbackAPIVersion.VERSION2)
+    asked: list[Command] = []
+
+    def answer(client: Client, _data: object, message: MQTTMessage) -> None:
+        command = msgspec.json.decode(message.payload, type=Command)
+        asked.append(command)
+        client.publish(
+            topic("berlin", "gate-north", "reply"), encode(Reply(id=command.id, ok=True, text="pong")), qos=1
+        )
+
+    device.on_message = answer
+    device.connect("127.0.0.1", broker.port)
+    device.subscribe(topic("berlin", "gate-north", "command"), qos=1)
+    device.loop_start()
+    broker.publish(*lived_until_now(3))
+    terminal.shows("gate-north")
+    terminal.press(":")
+    terminal.press("device gate-north", "Enter")
+    terminal.shows("berlin › gate-north")
+    terminal.press("P")
+    terminal.shows("'ping' will be sent once to 1 device", "berlin/gate-north")
+    assert asked == []
+    terminal.press("y", "y")
+    terminal.shows("1/1", "1 ok", "pong")
+    assert [command.verb for command in asked] == ["ping"]
+    device.disconnect()
+    device.loop_stop()
 
 
 @needs_tmux

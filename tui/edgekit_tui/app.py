@@ -11,6 +11,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 from textual.screen import Screen
+from textual.widgets import Input
 
 from edgekit.errors import EdgekitError
 from edgekit_tui import requests
@@ -47,7 +48,7 @@ class Console(App[None]):
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"go('{kind}')", kind, show=False) for key, kind in TOP.items()),
-        Binding("colon", "command", "command", key_display=":"),
+        Binding("colon", "command", "command", key_display=":", priority=True),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("left_square_bracket", "wander(-1)", "back in history", show=False),
         Binding("right_square_bracket", "wander(1)", "forward", show=False),
@@ -227,6 +228,11 @@ class Console(App[None]):
         self.log_scale = not self.log_scale
         self.draw()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A colon that is typed into a line belongs to it."""
+        typing = action == "command" and isinstance(self.focused, Input)
+        return False if typing else super().check_action(action, parameters)
+
     def action_command(self, begun: str = "") -> None:
         self.push_screen(CommandScreen(begun), self.action_run)
 
@@ -288,13 +294,4 @@ class Console(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: themes, help, quit, and every device by name."""
         yield SystemCommand("Theme", "change the colours", self.action_change_theme)
-        yield SystemCommand("Help", "keys, filter and symbols", self.action_help)
-        yield SystemCommand("Screenshot", "save this screen as SVG", lambda: self.deliver_screenshot())
-        yield SystemCommand("Quit", "leave the console", self.exit)
-        for kind in TOP.values():
-            yield SystemCommand(kind.capitalize(), f"go to {kind}", lambda kind=kind: self.action_go(kind))
-        if isinstance(screen, ViewScreen) and self.view is not None:
-            rows = self.devices.shown or self.view.rows
-            for row in {(row.site, row.device): row for row in reversed(rows)}.values():
-                what = f"{row.site}  {row.board}  {row.state}"
-                yield SystemCommand(f"Open {row.device}", what, lambda key=row.key: self.open_device(key))
+        yield from requests.palette(self, screen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -39,18 +39,32 @@ class CommandScreen(ModalScreen[str]):
         hint = self.query_one("#problem", Static)
         hint.update(f"{word.name} {word.argument}  {word.what}" if word else "")
 
+    def on_key(self, event: events.Key) -> None:
+        """What is typed right after the colon, before the line has the focus, goes into the line, too."""
+        line = self.query_one(Input)
+        if line.has_focus:
+            return
+        if event.key == "enter":
+            self._run(line.value)
+        elif event.is_printable and event.character:
+            line.value += event.character
+            line.cursor_position = len(line.value)
+
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        if not event.value.strip():
+        self._run(event.value)
+
+    def _run(self, text: str) -> None:
+        if not text.strip():
             self.dismiss(None)
             return
         try:
-            parse_command(event.value)
+            parse_command(text)
         except UsageError as e:
             self.query_one("#problem", Static).update(str(e))
             return
-        self.dismiss(event.value)
+        self.dismiss(text)
 
     def action_leave(self) -> None:
         self.dismiss(None)

@@ -35,6 +35,7 @@ SIZE = re.compile(r"(?P<width>[1-9]\d{0,3})x(?P<height>[1-9]\d{0,3})\Z")
 def build_parser() -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="edgekit-console",
         description="Watch a fleet of edgekit devices: latency, throughput, memory, and why each artifact runs.",
         epilog="exit codes: 0 ok, 1 no device was heard (--once, --snapshot), 2 usage, 3 settings, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -102,18 +103,23 @@ def plain(title: str, found: Sequence[Group], width: int, glyphs: Glyphs) -> Lin
 
 
 def side_by_side(rows: Sequence[Row], width: int, glyphs: Glyphs) -> Lines:
-    """Standard against Flash on each board: the only fair comparison is on the same one."""
+    """Standard against Flash on each board, and over all boards that run both: another mix of boards is no gain."""
     name = max(14, width - 56)
     head = f"{draw.fit('board', name, glyphs)}{'standard p50/p99':>20}{'flash p50/p99':>20}{'flash is':>15}"
     lines: list[Line] = [((head[:width], "head"),)]
-    for board in [*groups(rows, lambda row: row.board), group("whole fleet", rows)]:
+    gains: list[float] = []
+    for board in groups(rows, lambda row: row.board):
         kinds = {one.name: one for one in groups(board.rows, kind_of)}
         standard, flash = kinds.get(STANDARD), kinds.get(FLASH)
+        gain = _gain(standard, flash)
+        gains += [gain] if gain is not None else []
         lines.append((
             (draw.fit(board.name, name, glyphs), "strong"), (_both(standard, glyphs).rjust(20), "p50"),
-            (_both(flash, glyphs).rjust(20), "p99"), _verdict(standard, flash),
+            (_both(flash, glyphs).rjust(20), "p99"), _verdict(gain),
         ))  # fmt: skip
-    return tuple(lines)
+    mean = math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+    boards = f"geometric mean of {len(gains)} board{'' if len(gains) == 1 else 's'} that run both"
+    return (*lines, ((draw.fit(boards, name + 40, glyphs), "faint"), _verdict(mean)))
 
 
 def _both(one: Group | None, glyphs: Glyphs) -> str:
@@ -122,14 +128,16 @@ def _both(one: Group | None, glyphs: Glyphs) -> str:
     return f"{draw.ms(one.p50_ms, glyphs)}/{draw.p99_text(one.p99_ms, one.samples, glyphs)} n{len(one.rows)}"
 
 
-def _verdict(standard: Group | None, flash: Group | None) -> tuple[str, str]:
-    """How Flash does against standard, by the median."""
+def _gain(standard: Group | None, flash: Group | None) -> float | None:
+    """How many times faster Flash is, by the median; None without both."""
     a = standard.p50_ms if standard else None
     b = flash.p50_ms if flash else None
-    if not a or not b:
+    return a / b if a and b else None
+
+
+def _verdict(gain: float | None) -> tuple[str, str]:
+    if gain is None:
         return "no comparison".rjust(15), "faint"
-    if a >= b * 1.02:
-        return f"{a / b:.1f}x faster".rjust(15), "good"
-    if b >= a * 1.02:
-        return f"{b / a:.1f}x slower".rjust(15), "bad"
-    return "the same".rjust(15), "text"
+    if gain >= 1.02:
+        return f"{gain:.1f}x faster".rjust(15), "good"
+    return (f"{1 / gain:.1f}x slower".rjust(15), "bad") if gain <= 1 / 1.02 else ("the same".rjust(15), "text")

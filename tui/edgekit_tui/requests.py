@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from textual.app import SystemCommand
+from textual.screen import Screen
 
 from edgekit.errors import UsageError
 from edgekit.fleet import Device
@@ -18,6 +21,7 @@ from edgekit_tui.places import DEVICES, MODEL, MODELS, Place
 from edgekit_tui.query import parse_query
 from edgekit_tui.table import FleetTable
 from edgekit_tui.theme import THEMES
+from edgekit_tui.view_screen import ViewScreen
 
 if TYPE_CHECKING:
     from edgekit_tui.app import Console
@@ -29,6 +33,20 @@ def run(console: Console, request: Request) -> None:
         console.action_go(request.name)
     else:
         WORDS[request.name](console, request.rest)
+
+
+def palette(console: Console, screen: Screen[object]) -> Iterable[SystemCommand]:
+    """What the palette offers: help, places, and every listed device by name."""
+    yield SystemCommand("Help", "keys, filter and symbols", console.action_help)
+    yield SystemCommand("Screenshot", "save this screen as SVG", lambda: console.deliver_screenshot())
+    yield SystemCommand("Quit", "leave the console", console.exit)
+    for kind in PLACES:
+        yield SystemCommand(kind.capitalize(), f"go to {kind}", lambda kind=kind: console.action_go(kind))
+    if isinstance(screen, ViewScreen) and console.view is not None:
+        rows = console.devices.shown or console.view.rows
+        for row in {(row.site, row.device): row for row in reversed(rows)}.values():
+            what = f"{row.site}  {row.board}  {row.state}"
+            yield SystemCommand(f"Open {row.device}", what, lambda key=row.key: console.open_device(key))
 
 
 def _device(console: Console, name: str) -> None:
