@@ -12,8 +12,9 @@ from edgekit.bench.record import Measurement, Settings, Start
 from edgekit.bench.stats import MIN_SAMPLES, SAMPLES_FOR_P90, SAMPLES_FOR_P99, latency
 from edgekit.catalog import load_model
 from edgekit.cli import bench_table
-from edgekit.cli.bench import add_arguments, parse_axes, plan_of, space_of
+from edgekit.cli.bench import add_arguments, plan_of, space_of
 from edgekit.cli.main import main
+from edgekit.cli.numbers import parse_axes
 from edgekit.device.probe import probe
 from edgekit.errors import UsageError
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgekit.cli.numbers import above_zero
+from edgekit.cli.numbers import above_zero, parse_axes
 
 if TYPE_CHECKING:
     from edgekit.bench.run import Plan
@@ -123,19 +122,6 @@ def space_of(args: argparse.Namespace) -> Space:
         axes=parse_axes(args.axis),
         is_wide=args.wide,
     )
-
-
-def parse_axes(pairs: Sequence[str]) -> dict[str, int]:
-    """`["side=640", "x[0]=1"]` -> {"side": 640, "x[0]": 1}. Raises UsageError."""
-    from edgekit.errors import UsageError
-
-    axes = {}
-    for pair in pairs:
-        name, _, size = pair.rpartition("=")
-        if not name or not size.isdecimal() or int(size) < 1:
-            raise UsageError(f"--axis {pair}: expected NAME=SIZE with a size of 1 or more, such as side=640")
-        axes[name] = int(size)
-    return axes
 
 
 def plan_of(args: argparse.Namespace, facts: Facts) -> Plan:

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from edgekit.build import Options, report
     from edgekit.catalog import load_model
-    from edgekit.cli.bench import parse_axes
+    from edgekit.cli.numbers import parse_axes
     from edgekit.cli.progress import share_bar
     from edgekit.config import home
     from edgekit.fetch import standard_artifact

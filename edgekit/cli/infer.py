@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgekit.cli.numbers import parse_axes
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.url and args.artifact:
         raise UsageError("--artifact chooses for this process; with --url the daemon has chosen")
     model = load_model(args.model)
-    axes = parse_axes(args.axis, model)
+    axes = allowed_axes(args.axis, model)
     check_boxes(args.output, args.read, model)
     pipeline = open_pipeline(model)
     started = time.perf_counter()
@@ -70,19 +72,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def parse_axes(pairs: list[str], model: Model) -> dict[str, int]:
-    """`["side=640"]` -> {"side": 640}. Raises UsageError for what the manifest does not allow."""
+def allowed_axes(pairs: list[str], model: Model) -> dict[str, int]:
+    """The sizes given with --axis. Raises UsageError also for what the manifest does not allow."""
     from edgekit.errors import UsageError
 
-    axes = {}
-    for pair in pairs:
-        name, _, size = pair.rpartition("=")
-        if not name or not size.isdecimal() or int(size) < 1:
-            raise UsageError(f"--axis {pair}: expected NAME=SIZE with a size of 1 or more, such as side=640")
-        axes[name] = int(size)
-        if model.inputs and int(size) not in model.axes.get(name, ()):
+    axes = parse_axes(pairs)
+    for name, size in axes.items():
+        if model.inputs and size not in model.axes.get(name, ()):
             allowed = "; ".join(f"{axis}: {', '.join(map(str, sizes))}" for axis, sizes in model.axes.items())
-            raise UsageError(f"--axis {pair}: {model.name} has {allowed or 'no dynamic axes'}")
+            raise UsageError(f"--axis {name}={size}: {model.name} has {allowed or 'no dynamic axes'}")
     return axes
 
 

@@ -48,6 +48,7 @@ EXTRAS = {
 def build_parser(wanted: str | None) -> argparse.ArgumentParser:
     """The parser; only the wanted verb's module is imported, so that help and errors stay fast."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,  # else --password SECRET would pass for --password-file
         prog="edgekit",
         description="Deploy one model well to many small machines: measure, choose with reasons, run warm, watch.",
         epilog="exit codes: 0 ok, 1 a truthful no, 2 usage, 3 config or catalog, 4 unreachable, "
@@ -57,7 +58,8 @@ def build_parser(wanted: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, help_text in VERBS:
-        sub = verbs.add_parser(verb, help=help_text, description=help_text[:1].upper() + help_text[1:] + ".")
+        text = help_text[:1].upper() + help_text[1:] + "."
+        sub = verbs.add_parser(verb, help=help_text, description=text, allow_abbrev=False)
         if verb == wanted:
             importlib.import_module(f"edgekit.cli.{verb}").add_arguments(sub)
             sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edgekit.errors import UsageError
 
 
@@ -21,3 +23,14 @@ def within(low: float, high: float, **flags: float | None) -> None:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def parse_axes(pairs: Sequence[str]) -> dict[str, int]:
+    """`["side=640", "x[0]=1"]` -> {"side": 640, "x[0]": 1}. Raises UsageError."""
+    axes = {}
+    for pair in pairs:
+        name, _, size = pair.rpartition("=")
+        if not name or not size.isdecimal() or int(size) < 1:
+            raise UsageError(f"--axis {pair}: expected NAME=SIZE with a size of 1 or more, such as side=640")
+        axes[name] = int(size)
+    return axes

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgekit.cli.numbers import parse_axes
+
 if TYPE_CHECKING:
     from edgekit.config import DaemonConfig, ModelConfig
     from edgekit.serve.birth import Ready
@@ -104,19 +106,7 @@ def _with_flags(model: ModelConfig, args: argparse.Namespace) -> ModelConfig:
     from msgspec.structs import replace
 
     given = _given(artifact=args.artifact, latency_ms=args.latency_ms, threads=args.threads)
-    return replace(model, **given, axes=dict(model.axes) | _axes(args.axis))
-
-
-def _axes(words: list[str]) -> dict[str, int]:
-    from edgekit.errors import UsageError
-
-    axes = {}
-    for word in words:
-        name, _, size = word.rpartition("=")
-        if not name or not size.isdecimal() or int(size) < 1:
-            raise UsageError(f"--axis {word}: expected NAME=SIZE, such as --axis height=320")
-        axes[name] = int(size)
-    return axes
+    return replace(model, **given, axes=dict(model.axes) | parse_axes(args.axis))
 
 
 def _given(**flags: Any) -> dict[str, Any]:
