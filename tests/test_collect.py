@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -319,3 +321,21 @@ def test_a_device_cleared_from_the_broker_is_gone_from_the_history_too(broker: B
     store = Store(tmp_path / "h.db")
     assert [store.names[w.device] for w in store.windows()] == [("cellar", "two")]
     store.close()
+
+
+def test_the_alert_rules_ask_only_for_what_there_is() -> None:
+    rules = (Path(__file__).resolve().parent.parent / "docs/prometheus-alerts.yml").read_text()
+    counts = dict.fromkeys(("windows", "historical", "duplicates", "malformed"), 0) | {"delay_p99_ms": 1.0, "state": ""}
+    known = set()
+    for family in FleetCollector(lambda: (Fleet(), {}, counts)).collect():
+        known |= {family.name, f"{family.name}_total"}
+    asked = set(re.findall(r"\bedgekit_\w+", rules))
+    assert len(asked) >= 6
+    assert asked <= known
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="elsewhere: promtool comes with Prometheus alone")
+def test_promtool_accepts_the_alert_rules() -> None:
+    rules = Path(__file__).resolve().parent.parent / "docs/prometheus-alerts.yml"
+    checked = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
