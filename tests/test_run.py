@@ -285,13 +285,14 @@ def test_a_second_signal_ends_it_at_once(daemon, slow_model):
         assert time.monotonic() - began_s < 2
 
 
-def test_a_signal_while_it_loads_ends_it_in_order(daemon, slow_model):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_while_it_loads_ends_it_in_order(daemon, slow_model, name):
     port = free_port()
     run = daemon(slow_model, "--artifact", "standard", "--port", str(port))
     assert wait_for(lambda: status_of(f"http://127.0.0.1:{port}/v2/health/live") == 200)
-    run.process.terminate()
+    run.process.send_signal(signal.Signals[name])
     assert run.wait() == 0
-    assert "SIGTERM: drained" in run.err
+    assert f"{name}: drained" in run.err
 
 
 def test_without_a_selection_it_measures_and_remembers(daemon, tmp_path):

@@ -62,8 +62,7 @@ class Daemon:
         self._engine = Engine()
         self._recorder = Recorder()
         self._models: dict[str, ModelState] = {}
-        self._status = "starting"
-        self._reason = ""
+        self._status, self._reason = "starting", ""
         self._failure: EdgekitError | None = None
         self._is_stuck = False
 
@@ -114,7 +113,7 @@ class Daemon:
             if loading.done():
                 loading.result()
                 self._become_ready(url_of(listener))
-                signs += [asyncio.ensure_future(self._tell_ready()), asyncio.ensure_future(self._upkeep.watch())]
+                signs += [asyncio.ensure_future(self._tell_ready()), self._upkeep.start()]
                 await stopping
         except EdgekitError as error:
             self._failure = error
@@ -184,6 +183,10 @@ class Daemon:
         return said
 
     async def _on_hangup(self) -> None:
+        """A terminal that goes away says the same as an operator who wants a file read again."""
+        if self._reread is None:
+            self._on_signal("SIGHUP")
+            return
         with contextlib.suppress(EdgekitError):  # said already
             await self._reload()
 

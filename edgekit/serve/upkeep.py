@@ -102,8 +102,18 @@ class Upkeep:
                 await loop.run_in_executor(self._executor, self._loader.apply, self._config, self._source)
             raise
 
-    async def watch(self) -> None:
-        """Until cancelled."""
+    def start(self) -> asyncio.Task[None]:
+        """Watch until cancelled. A fault in it ends the daemon: unguarded and unwatched it must not go on."""
+        watching = asyncio.get_running_loop().create_task(self._watch())
+        watching.add_done_callback(self._on_end)
+        return watching
+
+    def _on_end(self, watching: asyncio.Task[None]) -> None:
+        if not watching.cancelled() and (fault := watching.exception()) is not None:
+            logger.error("the daemon's upkeep ended by a fault", exc_info=fault)
+            self._end("the daemon cannot look after itself")
+
+    async def _watch(self) -> None:
         look = 0
         while True:
             await asyncio.sleep(LOOK_S)
