@@ -72,7 +72,7 @@ def child(port: int, report: Path, options: list[str]) -> int:
                 seen.setdefault("painted_s", time.time())
 
     console_app.Console = Timed  # type: ignore[misc]
-    code = console_main.main(["--port", str(port), *options])
+    code = console_main.main(["--port", str(port), "--screen", "devices", *options])
     report.write_text(json.dumps({"took_ms": took_ms, **seen}))
     return code
 

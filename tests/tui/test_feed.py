@@ -54,6 +54,20 @@ def test_a_lost_and_regained_link_is_told_with_its_time() -> None:
     assert regained.link.connected
 
 
+def test_a_lost_link_raises_no_alert_for_the_devices_behind_it() -> None:
+    source, folder, before = lived(windows=12)
+    source.connected = False
+    view = before
+    for later in range(60, 600, 60):
+        view = folder.step(NOW_S + later) or view
+    assert view.totals.states.get("online", 0) == 0
+    assert view.alerts == before.alerts
+    source.connected = True
+    back = folder.step(NOW_S + 600)
+    assert back is not None
+    assert back.alerts == before.alerts
+
+
 def test_rubbish_on_the_wire_is_counted_and_changes_nothing_else() -> None:
     source, folder, before = lived(windows=3)
     source.messages = [

@@ -24,6 +24,8 @@ AGING_PERIOD_S = 1.0
 TREND_PERIOD_S = 2.0
 TREND_POINTS = 300
 KEPT_REPLIES = 20_000
+SETTLE_S = 15.0
+"So long after the link is up devices may look silent that are not."
 
 
 class Source(Protocol):
@@ -97,6 +99,7 @@ class Folder:
         self._link = Link(endpoint=endpoint, connected=False, state="", was_connected=False, since_s=0.0, overrun=0)
         self._trend: tuple[TrendPoint, ...] = ()
         self._replies: dict[str, Reply] = {}
+        self._alerts: tuple[Alert, ...] = ()
         self._view: View | None = None
         self._aged_s = 0.0
 
@@ -118,10 +121,12 @@ class Folder:
         rows = tuple(row for key in self._order for row in self._book[key].rows)
         totals = totals_of(self._fleet, rows)
         self._extend_trend(totals, now_s, fresh=bool(messages))
-        alerts = self.alarm.step(rows, self._fleet, now_s)
+        # the silence of a broken link is not that of the devices, nor is the moment after it
+        if (link.connected and now_s - link.since_s > SETTLE_S) or self._view is None:
+            self._alerts = self.alarm.step(rows, self._fleet, now_s)
         self._view = View(
             fleet=self._fleet, rows=rows, totals=totals, trend=self._trend, link=link, now_s=now_s,
-            replies=self._replies, alerts=alerts,
+            replies=self._replies, alerts=self._alerts,
         )  # fmt: skip
         return self._view
 
