@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -331,3 +332,10 @@ def test_the_alert_rules_ask_only_for_what_there_is() -> None:
     asked = set(re.findall(r"\bedgekit_\w+", rules))
     assert len(asked) >= 6
     assert asked <= known
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_the_alert_rules() -> None:
+    rules = Path(__file__).resolve().parent.parent / "docs/prometheus-alerts.yml"
+    checked = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
