@@ -62,7 +62,7 @@ class Outbox:
         self._awaiting: set[int] = set()
         self._awaiting_since_s, self._resend_s, self._first_resend_s = 0.0, resend_s, resend_s
         self._shelf = Shelf(path) if path else None
-        self._commit_s, self._on_ready = commit_s, on_ready
+        self._commit_s, self.on_ready = commit_s, on_ready
         self._began_s = time.monotonic()
         self._dirty, self._closing = threading.Event(), threading.Event()
         self._writer = threading.Thread(target=self._write, name="outbox", daemon=True)
@@ -237,7 +237,7 @@ class Outbox:
             for reason, count in facts.dropped.items():
                 self._count(reason, count)
             self._collector_seen |= facts.collector
-        self._on_ready()
+        self.on_ready()
         while not self._closing.is_set():
             self._dirty.wait()
             self._closing.wait(self._commit_s)

@@ -113,6 +113,7 @@ class Reporter:
             prepare=self._prepare,
             outbox=self._outbox,
         )
+        self._outbox.on_ready = self._link.wake
         self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)
 
     def _wake(self) -> None:
