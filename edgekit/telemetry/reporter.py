@@ -94,11 +94,7 @@ class Reporter:
         self._rebirth_at_s: float | None = None
         self._inbox: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
         self._outbox = Outbox(
-            config.outbox_bytes,
-            path=state_folder / "outbox.db",
-            commit_s=config.commit_s,
-            collector=config.collector,
-            on_ready=self._wake,
+            config.outbox_bytes, path=state_folder / "outbox.db", commit_s=config.commit_s, collector=config.collector
         )
         self._link = Link(
             config,
