@@ -10,7 +10,10 @@ for path in sorted([*Path("edgekit").rglob("*.py"), *Path("tui").rglob("*.py")])
     if (lines := text.count("\n")) > 300:
         offenders.append(f"{path}: {lines} lines")
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (size := node.end_lineno - node.lineno + 1) > 60:
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and (size := node.end_lineno - node.lineno + 1) > 60
+        ):
             offenders.append(f"{path}:{node.lineno}: {node.name} has {size} lines")
 print("\n".join(offenders) or "sizes: every module <= 300 lines, every function <= 60")
 sys.exit(bool(offenders))

@@ -11,6 +11,10 @@ class _Record(msgspec.Struct, frozen=True):
     pass
 
 
+_IMPLIED = ("graph_optimization_level",)
+"""Session options that follow from the artifact (a file saved as onnxruntime optimised it is not optimised again)."""
+
+
 class Settings(_Record, frozen=True, kw_only=True):
     """The session settings of a candidate, as plain values (see `runtimes.session.SessionSettings`)."""
 
@@ -30,7 +34,8 @@ class Settings(_Record, frozen=True, kw_only=True):
         hook = self.delegate or next((name for name, _ in self.providers), "")
         hook = hook.removesuffix("ExecutionProvider")
         where = f" {hook}" if hook not in ("", "CPU") else ""
-        further = "".join(f" {name}={value}" for name, value in sorted(self.session_options.items()))
+        told = {name: value for name, value in self.session_options.items() if name not in _IMPLIED}
+        further = "".join(f" {name}={value}" for name, value in sorted(told.items()))
         return f"{self.runtime}{where} {self.threads}t{' spinning' if self.spinning else ''}{further}"
 
 
