@@ -7,12 +7,13 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
 from edgekit.artifact import Artifact
 from edgekit.catalog import load_model
 from edgekit.config import home
 from edgekit.errors import FetchError
 from edgekit.fetch import standard_artifact
-from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 # A shared machine pauses at will; time limits are the timeout's business.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from edgekit.board import Board
 from edgekit.catalog import load_board, load_boards
 from edgekit.cli.main import main

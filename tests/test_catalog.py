@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from edgekit.artifact import verify_file
 from edgekit.catalog import data_folder, load_manifest, load_model, load_models
 from edgekit.errors import ArtifactError, CatalogError

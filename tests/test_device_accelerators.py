@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.accelerators import Accelerator
 from edgekit.device.probe import probe
 

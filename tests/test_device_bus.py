@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.bus import DeviceNode, device_nodes, pci_devices, usb_devices
 from edgekit.device.tree import Tree
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgekit.device.cgroups import cpu_quota, cpuset, memory_limits
 from edgekit.device.tree import Tree
 

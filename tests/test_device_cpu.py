@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.cpu import arm_parts, read_cpu, usable_cores
 from edgekit.device.tree import Tree
 

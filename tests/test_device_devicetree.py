@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.devicetree import DeviceTree, soc_name, strings
 from edgekit.device.tree import Tree
 

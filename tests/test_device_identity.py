@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgekit.device.hardware_id import device_id
 from edgekit.device.identity import dmi, pi_revision_bytes
 from edgekit.device.probe import fitting, probe

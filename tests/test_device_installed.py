@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.installed import InstalledRuntime, read_runtimes
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.memory import Memory, available_bytes, read_meminfo, read_memory, total_bytes
 from edgekit.device.tree import Tree
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.nvml import read_gpus
 
 LIBRARY = r"""

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from edgekit.device import sensors
 from edgekit.device.hardware_id import device_id
 from edgekit.device.probe import as_json, probe
 from edgekit.device.tree import Tree
 from edgekit.profiles import board_tables
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 PROFILES = board_tables()
 FILES = (

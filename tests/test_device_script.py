@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgekit.cli.main import main
 from edgekit.device.probe import as_json, probe
 from edgekit.profiles import board_tables

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.sensors import Reading, power_between, read
 
 Plant = Callable[[dict[str, str | bytes]], Path]

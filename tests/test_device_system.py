@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.system import read_os, read_power, read_storage
 from edgekit.device.tree import Tree
 

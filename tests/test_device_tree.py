@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from edgekit.device.tree import NAMES_LIMIT, TEXT_LIMIT, Tree, span, to_int
 
 Plant = Callable[[dict[str, str | bytes]], Path]

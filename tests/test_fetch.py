@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from edgekit import fetch, pypi
 from edgekit.artifact import save_record
 from edgekit.catalog import load_model

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from edgekit.files import sync_folder, write_atomic
 
 

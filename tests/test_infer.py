@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
+
 from edgekit.artifact import Artifact
 from edgekit.catalog import load_model
 from edgekit.cli.main import main

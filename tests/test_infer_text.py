@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from edgekit.cli.infer_text import describe, times
 from edgekit.cli.progress import bytes_bar
 from edgekit.pipeline.answers import (

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from edgekit.manifest import METRICS, Model, Source, TensorSpec, problem_in
 
 SHA = "a" * 64

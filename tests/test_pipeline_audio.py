@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgekit.errors import InputError
 from edgekit.pipeline.audio import decode_wav, frames, resample, speech_segments
 from edgekit.steps import Frames, SpeechSegments
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def tone(hz: float, *, rate_hz: int, seconds: float = 0.5, level: float = 0.5) -> np.ndarray:

@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgekit.pipeline.boxes import db_boxes, regions_of, smallest_rectangle
 from edgekit.pipeline.image import Placement
 from edgekit.pipeline.metrics import iou
 from edgekit.steps import DbBoxes
-from hypothesis import given
-from hypothesis import strategies as st
 
 PLAIN = Placement(width=200, height=100)
 

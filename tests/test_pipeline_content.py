@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgekit.artifact import Artifact
 from edgekit.catalog import load_model
 from edgekit.pipeline import open_pipeline, run
 from edgekit.pipeline.answers import Labels
 from edgekit.pipeline.content import Content, byte_features, content_type
 from edgekit.steps import ByteFeatures, ContentType
-from hypothesis import given
-from hypothesis import strategies as st
 
 STEP = ByteFeatures(begin=4, end=4, block=16, padding=256)
 NAMES = ("python", "png", "randomtxt")

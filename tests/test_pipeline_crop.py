@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+
 from edgekit.pipeline.answers import Box, Boxes
 from edgekit.pipeline.crop import crop_boxes
 from edgekit.pipeline.draw import draw_boxes

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+
 from edgekit.artifact import Artifact
 from edgekit.catalog import load_model, load_models
 from edgekit.errors import CatalogError

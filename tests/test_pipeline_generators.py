@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+
 from edgekit.artifact import Artifact
 from edgekit.catalog import load_model
 from edgekit.pipeline.audio import decode_wav

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgekit.errors import InputError
 from edgekit.pipeline.image import bucket_axes, decode_image, layout, normalize, resize
 from edgekit.steps import DecodeImage, Layout, Normalize, Resize
-from hypothesis import given
-from hypothesis import strategies as st
 
 Image = pytest.importorskip("PIL.Image", reason="elsewhere: images need Pillow")
 

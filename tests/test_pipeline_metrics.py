@@ -6,14 +6,15 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgekit.catalog import load_model
 from edgekit.errors import CatalogError
 from edgekit.pipeline.answers import Box, Boxes, Label, Labels, Text
 from edgekit.pipeline.data import Sample, evaluation
 from edgekit.pipeline.metrics import agreement, auc, boxes_f1, iou, score, text_accuracy, top1
 from edgekit.pipeline.pipeline import Context
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def labels(*names: str) -> Labels:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+
 from edgekit.catalog import load_model
 from edgekit.errors import CatalogError, InputError
 from edgekit.manifest import Model, Source, TensorSpec

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from edgekit.artifact import Artifact
 from edgekit.catalog import load_model
 from edgekit.manifest import Model, Source, TensorSpec

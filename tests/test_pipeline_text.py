@@ -7,13 +7,14 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from edgekit.artifact import Artifact
 from edgekit.catalog import load_model
 from edgekit.pipeline.data import evaluation
 from edgekit.pipeline.metrics import run_samples, score
 from edgekit.pipeline.text import ctc, edit_distance
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def steps(*classes: int, count: int = 4, sure: float = 0.9) -> np.ndarray:

@@ -73,11 +73,10 @@ def _of_onnx(name: str, what: str, options: Options, state: Home, folder: Path) 
         sides += _peers(shop, axes, folder / name)
         standard = made.artifacts[0]
         sides[0].kind, sides[0].kept = STANDARD, 1.0
-        for side in sides[1:]:
-            if side.path == standard.path and "f32" not in side.settings.session_options.values() and side.kept is None:
-                side.kept = 1.0 if not side.settings.session_options else None
-            side.kept = _kept(shop, side) if side.kept is None else side.kept
-        return Case(name, sides, {side.path: shop.feed for side in sides})
+        usable = [sides[0], *(side for side in sides[1:] if _opens(name, side))]
+        for side in usable[1:]:
+            side.kept = 1.0 if side.path == standard.path else _kept(shop, side)
+        return Case(name, usable, {side.path: shop.feed for side in usable})
 
 
 def _ways(artifact: Artifact, axes: Mapping[str, int]) -> list[Side]:
@@ -99,6 +98,16 @@ def _ways(artifact: Artifact, axes: Mapping[str, int]) -> list[Side]:
         Side(f"{record.name}, {where}", OWN, artifact.path, settings, is_int8=is_int8, size_bytes=record.size_bytes)
         for where, settings in ways.items()
     ]
+
+
+def _opens(name: str, side: Side) -> bool:
+    """Whether its runtime takes the file at all; a note where it does not."""
+    try:
+        opened(side.path, side.settings)
+    except EdgekitError as e:
+        print(f"  {name}, {side.name}: does not open: {' '.join(str(e).split())[-120:]}")
+        return False
+    return True
 
 
 def _kept(shop: Workshop, side: Side) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import numpy as np
 
 from edgekit.runtimes.session import SessionSettings, open_session
 
+TURN = 4
 STANDARD, OWN, PEER = "standard", "own", "peer"
 Feed = Mapping[str, np.ndarray]
 Run = Callable[[Feed], dict[str, np.ndarray]]
@@ -73,18 +75,25 @@ def opened(path: Path, settings: SessionSettings | str) -> Run:
 
 
 def race(sides: Sequence[Side], feeds: Sequence[Feed], *, budget_s: float, least: int = 15) -> None:
-    """Time all sides in turns, until the budget is spent but at least `least` times each."""
+    """Time all sides in turns of `TURN`, until the budget is spent but at least `least` times each.
+
+    Each turn begins untimed, and each round has another order: threads of the side before may still spin, and its
+    tensors fill the caches.
+    """
     runs = [opened(side.path, side.settings) for side in sides]
     for run, feed in zip(runs, feeds, strict=True):
         for _ in range(5):
             run(feed)
-    end, rounds = time.perf_counter() + budget_s, 0
-    while rounds < least or time.perf_counter() < end:
-        rounds += 1
-        for side, run, feed in zip(sides, runs, feeds, strict=True):
-            start = time.perf_counter()
-            run(feed)
-            side.times_ms.append(1000 * (time.perf_counter() - start))
+    order, shuffle = list(range(len(sides))), random.Random(0).shuffle
+    end = time.perf_counter() + budget_s
+    while len(sides[-1].times_ms) < least or time.perf_counter() < end:
+        shuffle(order)
+        for i in order:
+            runs[i](feeds[i])
+            for _ in range(TURN):
+                start = time.perf_counter()
+                runs[i](feeds[i])
+                sides[i].times_ms.append(1000 * (time.perf_counter() - start))
 
 
 def start_cold(sides: Sequence[Side], feeds: Sequence[Feed], *, repeats: int = 5) -> None:
