@@ -128,3 +128,13 @@ def test_a_damaged_file_is_noticed(saved, tmp_path):
     copy.write_bytes(own.path.read_bytes()[:-1] + b"\0")
     with pytest.raises(ArtifactError, match="sha256 is"):
         Artifact(record=own.record, path=copy).verify()
+
+
+def test_the_saved_form_goes_when_its_twin_is_no_longer_fit(tmp_path):
+    home, model = Home(tmp_path), load_model("digits")
+    twin = next(a for a in report(model, home=home).artifacts if a.record.name == STATIC)
+    with Workshop(model, standard_artifact(model, home), home, None, Options(), None) as shop:
+        ahead.save_optimized(shop, twin, must_pay=False)
+    strict = msgspec.structs.replace(model, accuracy_floor=1.5)
+    report(strict, home=home)
+    assert f"{STATIC}-ort" not in {a.record.name for a in load_artifacts(home.artifacts("digits"))}

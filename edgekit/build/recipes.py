@@ -107,14 +107,13 @@ def _save_optimized(shop: Workshop, artifacts: list[Artifact], refused: dict[str
     found, is_new = [], False
     for i, twin in enumerate(artifacts):
         shop.advance(i / len(artifacts))
-        if (
-            not twin.record.fit
-            or twin.record.bound_to
-            or (twin.record.name == STANDARD and any(a.record.name == shop.name(OPTIMIZED) for a in artifacts))
-        ):
-            continue
         name = twin.record.name + ahead.SUFFIX
-        key, folder = ahead.key(shop, twin), shop.home.artifacts(shop.model.name) / name
+        folder = shop.home.artifacts(shop.model.name) / name
+        has_better = twin.record.name == STANDARD and any(a.record.name == shop.name(OPTIMIZED) for a in artifacts)
+        if not twin.record.fit or twin.record.bound_to or has_better:
+            store.forget(folder)  # of a build before, when there was reason to make it
+            continue
+        key = ahead.key(shop, twin)
         if reason := store.refusal(folder, key):
             refused[name] = reason
             continue
