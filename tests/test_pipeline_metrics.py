@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -129,3 +130,12 @@ def test_score_says_what_it_lacks() -> None:
     with pytest.raises(ValueError, match="needs the standard's outputs"):
         score(bare, [unlabelled], [outputs])
     assert score(bare, [unlabelled], [outputs], reference=[outputs]) == 1.0
+
+
+def test_a_metric_that_cannot_judge_the_models_answers_is_refused_by_name() -> None:
+    model = msgspec.structs.replace(load_model("ocr-detector"), metric="top1")
+    sample = next(evaluation(model))
+    height, width = next(iter(sample.inputs.values())).shape[-2:]
+    blank = {model.outputs[0].name: np.zeros((1, 1, height, width), np.float32)}
+    with pytest.raises(CatalogError, match="'top1' cannot judge boxes"):
+        score(model, [sample], [blank])

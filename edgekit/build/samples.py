@@ -72,6 +72,8 @@ def with_options(model: Model, options: Options) -> Model:
         data = msgspec.structs.replace(
             changed.data, calibration=str(options.calibration.resolve()), calibration_count=MOST_SAMPLES
         )
+        if options.labels is not None:  # the user's own samples judge, not the manifest's
+            data = msgspec.structs.replace(data, evaluation=None)
         changed = msgspec.structs.replace(changed, data=data)
     return changed
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit.cli.mqtt_options import add_mqtt_arguments, mqtt_config
-from edgekit.errors import UsageError
+from edgekit.cli.numbers import above_zero
+from edgekit.errors import BrokerError, UsageError
 
 if TYPE_CHECKING:
     from edgekit.sim.fleet import SimFleet
@@ -34,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name in ("devices", "sites", "seconds", "window"):
-        if getattr(args, name) <= 0:
-            raise UsageError(f"--{'for' if name == 'seconds' else name} must be more than 0")
+    above_zero(devices=args.devices, sites=args.sites, window=args.window, cheap=args.cheap, **{"for": args.seconds})
     if args.tls or args.ca_file or args.certificate_file:
         raise UsageError("the simulator speaks to a broker on this machine and knows no TLS")
     if args.cheap is not None:
@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
         unsynced_ratio=args.unsynced if args.skew else 0.0,
         skew_s=args.skew,
     )
-    fleet = SimFleet(mqtt_config(args), behaviour, devices=args.devices, sites=args.sites, seed=args.seed)
+    config = mqtt_config(args)
+    _reach(str(config.host), config.port)
+    fleet = SimFleet(config, behaviour, devices=args.devices, sites=args.sites, seed=args.seed)
     tally = fleet.run(args.seconds, drain_s=args.drain, on_tick=_progress(fleet))
     if args.made is not None:
         args.made.write_text(json.dumps(tally.made))
@@ -68,14 +70,22 @@ def run(args: argparse.Namespace) -> int:
     return 0 if not tally.waiting and not tally.lost else 1
 
 
+def _reach(host: str, port: int) -> None:
+    """Raises BrokerError at once for a broker that is not there: the devices would wait for it for ever."""
+    try:
+        socket.create_connection((host, port), timeout=5.0).close()
+    except OSError as e:
+        raise BrokerError(f"{host}:{port}", f"cannot be reached: {e.strerror or e}") from e
+
+
 def _flood(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from edgekit.sim.flood import flood
 
-    sent = flood(
-        mqtt_config(args), devices=args.devices, windows_per_s=args.cheap, seconds=args.seconds, seed=args.seed
-    )
+    config = mqtt_config(args)
+    _reach(str(config.host), config.port)
+    sent = flood(config, devices=args.devices, windows_per_s=args.cheap, seconds=args.seconds, seed=args.seed)
     if args.json:
         print(json.dumps(asdict(sent)))
     else:

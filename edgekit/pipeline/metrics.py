@@ -22,6 +22,10 @@ IOU_FLOOR = 0.5
 """A found box counts when its intersection over union with a true one is at least this (ICDAR, PASCAL VOC)."""
 
 
+_JUDGES: dict[str, tuple[type[Answer], ...]] = {"top1": (Labels, Tensors), "text": (Text,), "boxes": (Boxes,)}
+"""Metric -> the kinds of answer that it compares."""
+
+
 def run_samples(model: Model, run: Run, samples: Sequence[Sample]) -> list[dict[str, Array]]:
     """The outputs for every sample; a stateful model walks each sample's frames from a fresh state."""
     return [run_prepared(model, run, sample.inputs)[0] for sample in samples]
@@ -52,6 +56,9 @@ def score(
     pipeline = open_pipeline(model)
     answers = [pipeline.postprocess(o, s.context) for o, s in zip(outputs, samples, strict=True)]
     labels = [sample.label for sample in samples]
+    if not isinstance(answers[0], _JUDGES[metric]):
+        kind = type(answers[0]).__name__.lower()
+        raise CatalogError(model.folder / "model.toml", "metric", f"'{metric}' cannot judge {kind}, the model's answer")
     if metric == "top1":
         return top1(answers, labels)
     return text_accuracy(answers, labels) if metric == "text" else boxes_f1(answers, labels)
@@ -66,7 +73,7 @@ def top1(answers: Sequence[Answer], labels: Sequence[str]) -> float:
 def _best(answer: Answer) -> str:
     if isinstance(answer, Tensors):
         return str(answer.outputs[0].argmax)
-    assert isinstance(answer, Labels)
+    assert isinstance(answer, Labels)  # `score` has looked
     return answer.labels[0].name
 
 

@@ -140,7 +140,12 @@ def _put_model(box: Box, wanted: ModelConfig, order: Order, home: Home) -> tuple
         return model, all_artifacts(model, home)
     model = load_model(wanted.name)
     known = all_artifacts(model, home)
-    chosen = [a for a in known if (a.record.name == wanted.artifact if wanted.artifact else a.record.fit)]
+    # What one runtime saved for this very CPU is of no use on another machine: its portable twin goes.
+    chosen = [
+        a
+        for a in known
+        if (a.record.name == wanted.artifact if wanted.artifact else a.record.fit and "isa" not in a.record.bound_to)
+    ]
     if not chosen:
         names = ", ".join(a.record.name for a in known)
         raise ConfigError(
