@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test check fix wheel bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build clean
+.PHONY: help flash-device torture demo test check fix wheel bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build bench-console soak clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,6 +25,13 @@ help: ## this list
 
 .venv-tflite: .venv-tflite/.ready ## the environment of the older tflite-runtime (numpy < 2, Python 3.10 or 3.11)
 .PHONY: .venv-tflite
+
+.venv-peers/.ready: pyproject.toml
+	@.ci/venv .venv-peers $(PYTHON) -e '.[onnx,litert,openvino,build]' nncf ai-edge-quantizer mlserver
+	@touch $@
+
+.venv-peers: .venv-peers/.ready ## what the benchmarks compare with: NNCF, ai-edge-quantizer, MLServer
+.PHONY: .venv-peers
 
 demo: .venv/.demo ## the main job on this machine: probe, build, bench, select, serve, watch
 	@$(BIN)/edgekit demo
@@ -57,6 +64,9 @@ bench-fleet: .venv/.dev ## 10,000 simulated devices, a broker and a collector; F
 
 soak-fleet: .venv/.dev ## kill -9 of devices, broker and collector, 200 times: nothing accepted is lost or doubled
 	@EDGEKIT_KILLS=200 $(BIN)/python -m pytest -q --timeout=1800 tests/test_fleet_kills.py
+
+soak: soak-fleet torture bench-repeat ## the full counts of what CI runs in small; an hour or more
+	@$(BIN)/python tests/bench/soak_serve.py
 
 bench-console: .venv/.dev ## the console over 10,000 devices: first paint, key to paint, processor, memory
 	@$(BIN)/python -m tests.bench.bench_console
