@@ -21,7 +21,7 @@ MODELS = ("ocr-detector", "ocr-recognizer")
 OFFLINE_MODELS = ("digits",)
 RUNTIMES = ("onnxruntime", "litert")
 """What the demo's extra brings; `edgekit bench` measures whatever is installed, at length."""
-MEASURE_S = 1.5
+MEASURE_S = 1.0
 RATE_HZ = 8.0
 SAMPLES = 12
 
@@ -99,6 +99,7 @@ def _fetched(console: Console, names: list[str] | None, state: Home) -> list[Mod
 def _make_and_choose(console: Console, model: Model, state: Home, facts: Facts) -> None:
     """Build flash artifacts, measure all candidates here, select, and print the table and the verdict."""
     from edgekit.bench.run import Plan
+    from edgekit.bench.stats import SAMPLES_FOR_P90
     from edgekit.build import build
     from edgekit.choose import Space, choose, find_candidates, measure
     from edgekit.cli.bench_table import print_table
@@ -113,7 +114,8 @@ def _make_and_choose(console: Console, model: Model, state: Home, facts: Facts) 
     space = Space(runtimes=[name for name in installed_runtimes() if name in RUNTIMES])
     with share_bar() as progress:
         found = find_candidates(model, state, facts, space)
-        rows = measure(model, found, home=state, plan=Plan(seconds=MEASURE_S), progress=progress)
+        plan = Plan(seconds=MEASURE_S, min_samples=SAMPLES_FOR_P90)
+        rows = measure(model, found, home=state, plan=plan, progress=progress)
     print_table(model, rows)
     limits = Limits(accuracy_floor=model.accuracy_floor)
     selection = choose(model, limits, home=state, facts=facts, seconds=MEASURE_S, space=space)

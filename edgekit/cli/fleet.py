@@ -206,7 +206,7 @@ def _console() -> Any:
     from rich.console import Console
 
     # A file or pipe has no width: what folds there is unreadable, whatever COLUMNS says.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 132
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
     return Console(width=width, highlight=False)
 
 
