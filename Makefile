@@ -37,7 +37,7 @@ demo: .venv/.demo ## the main job on this machine: probe, build, bench, select, 
 	@$(BIN)/edgekit demo
 
 test: .venv/.dev ## the whole test suite
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not alone"
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not alone"
 	@$(BIN)/python -m pytest -q -m alone
 
 check: .venv/.dev ## format, lint, types, import contracts, sizes

@@ -77,15 +77,14 @@ def edgekit_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ALONE = (
-    "test_bench_scenarios", "test_bench_search", "test_demo", "test_device_cgroups", "test_fleet_kills", "test_live",
-    "test_provision_guard", "test_provision_health", "test_repeatability", "test_serve_bench", "test_serve_shadow",
-    "test_serve_soak", "test_serve_upkeep",
+    "test_bench_scenarios", "test_live", "test_provision_guard", "test_provision_health", "test_repeatability",
+    "test_serve_bench", "test_serve_shadow", "test_serve_upkeep",
 )  # fmt: skip
 """Modules that judge times, loads or idle moments: two tests at once would be each other's noise."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what must run alone; `make test` runs the rest two at a time, since most tests wait."""
+    """Mark what must run alone; `make test` runs the rest three at a time, since most tests wait."""
     for item in items:
         if item.path.stem in ALONE:
             item.add_marker(pytest.mark.alone)
