@@ -265,7 +265,7 @@ def test_an_absent_library_says_what_to_install():
 
 def test_numpy_2_with_tflite_runtime_is_explained_before_it_dies(tmp_path, monkeypatch):
     if int(np.__version__.split(".")[0]) < 2:
-        pytest.skip("this environment has numpy 1")
+        pytest.skip("elsewhere: the main environment has numpy 2")
     folder = tmp_path / "tflite_runtime-2.14.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: tflite-runtime\nVersion: 2.14.0\n")

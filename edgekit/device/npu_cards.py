@@ -36,6 +36,7 @@ _HAILO_8 = _hailo("Hailo-8 or Hailo-8L (one PCI id for both)", "hailo_pci")
 _APEX = _Card("edgetpu_pcie", "Coral Edge TPU", ("dev/apex_*",), ("apex",), True, True, False)
 _MEMRYX = _Card("memryx", "MemryX MX3", ("dev/memx*",), ("memx_cascade_plus_pcie",), True, True, None)
 _AXCL_NODES = ("dev/axcl_host", "dev/ax_mmb_dev", "dev/msg_userdev")
+# Unsourced: the module names of AXCL, the nodes and module names of Axelera and DEEPX.
 _AXCL = _Card("axcl", "Axera AXCL card", _AXCL_NODES, ("axcl_host", "ax_pcie_host_dev"), False, True, None)
 _AXELERA = _Card("axelera", "Axelera Metis AIPU", ("dev/metis-*",), ("metis",), False, True, None)
 _XDNA_PRECISIONS = ("int8", "bf16")
@@ -68,7 +69,7 @@ _BY_VENDOR: Dict[int, _Card] = {
     0x1EFF: _other("Rebellions NPU"),
     0x1E52: _other("Tenstorrent accelerator"),
 }
-"Makers of nothing but accelerators."
+"Makers of nothing but accelerators. The vendor numbers of Axera and Tenstorrent are unsourced."
 _BY_NODE = (_APEX, _HAILO_8._replace(name="Hailo accelerator"), _MEMRYX, _AXCL)
 "Kinds whose node proves them when no bus shows, as in a container that was given the node."
 _PROCESSING_ACCELERATOR = 0x1200
@@ -137,7 +138,7 @@ def _from_usb(scene: Scene) -> List[Accelerator]:
     found = []
     for device in scene.usb:
         name = _CORAL_USB.get(device.id)
-        if name is None and device.id in ("03e7:2485", "03e7:f63b"):
+        if name is None and device.id in ("03e7:2485", "03e7:f63b"):  # unsourced
             why = "OpenVINO dropped Myriad devices after 2022.3"
             found.append(Accelerator("other_npu", "Intel Movidius Myriad X", True, None, why, f"USB {device.id}"))
         if name is None:

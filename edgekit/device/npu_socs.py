@@ -57,6 +57,7 @@ _NPUS: Tuple[_Npu, ...] = (
 """The Hexagon versions have no public table behind them (unsourced)."""
 _ANY_RKNPU = _Npu("rknpu", "Rockchip NPU", "(?!)", "(?!)", _RKNPU_DEV, (), (), True, None, _RKNPU_PRECISIONS)
 _RKNPU_ADDRESSES = {"fdab0000.npu": "rk3588", "27700000.npu": "rk3576", "fde40000.npu": "rk3568"}
+"Unsourced for the RK3576."
 _RKNPU_VERSIONS = ("sys/kernel/debug/rknpu/version", "proc/rknpu/version")
 _OFF = "switched off in the device tree"
 _ROCKET_SINCE = (6, 18)
