@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test check fix wheel bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build bench-console soak clean
+.PHONY: help flash-device torture demo test check fix wheel bench-probe bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build bench-console soak clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ check: .venv/.dev ## format, lint, types, import contracts, sizes
 fix: .venv/.dev ## format and mend what ruff can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+bench-probe: .venv/.dev ## what `edgekit probe` and `--help` cost beside an empty Python; fails over 0.15 s
+	@$(BIN)/python tests/bench/bench_probe.py
 
 bench-serve: .venv/.dev ## the daemon's overhead over a bare session.run, side by side
 	@$(BIN)/python tests/bench/bench_serve.py

@@ -145,17 +145,6 @@ def test_a_probe_loads_nothing_heavy() -> None:
     assert set(run.stderr.split()) <= own
 
 
-def test_a_probe_takes_under_150_ms() -> None:
-    """Of processor time, the best of several runs: other tests and builds keep this machine's clock busy."""
-    taken_s = []
-    for _ in range(5):
-        before = os.times()
-        subprocess.run([*PROBE, "--json"], stdout=subprocess.DEVNULL, check=True)
-        after = os.times()
-        taken_s.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    assert min(taken_s) < 0.15
-
-
 def test_a_probe_peaks_under_25_mib() -> None:
     code = (
         "import sys; from edgekit.cli.main import main; main(['probe']);"

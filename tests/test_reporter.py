@@ -153,6 +153,23 @@ time.sleep(60)
 """
 
 
+def test_an_outbox_that_is_ready_before_its_link_exists_is_no_fault(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The outbox loads on its own thread; what that raises fails the test (warnings are errors).
+    class SlowLink(Link):
+        def __init__(self, *args: object, **options: object) -> None:
+            time.sleep(0.3)
+            super().__init__(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("edgekit.telemetry.reporter.Link", SlowLink)
+    stage.start_broker("amqtt")
+    stage.watch()
+    reporter, _ = stage.reporter()
+    reporter.start()
+    assert stage.see(lambda device: device.presence is Presence.ONLINE).epoch >= 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_killing_the_process_makes_the_broker_publish_its_death(stage: Stage, kind: str) -> None:
     stage.start_broker(kind)

@@ -112,10 +112,6 @@ class Reporter:
         self._outbox.on_ready = self._link.wake
         self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)
 
-    def _wake(self) -> None:
-        if link := getattr(self, "_link", None):  # the outbox's thread may come before it; then it looks by itself
-            link.wake()
-
     @property
     def state(self) -> LinkState:
         return self._link.state
