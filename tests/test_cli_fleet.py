@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from edgekit.cli.fleet import WIDE, fleet_json, fleet_table
+from edgekit.cli.fleet_table import WIDE, fleet_json, fleet_table
 from edgekit.cli.main import main
-from edgekit.fleet import Device, Fleet, Presence, fold
+from edgekit.fleet import Device, Fleet, Presence
+from edgekit.groups import Listening, listen
 from edgekit.telemetry.histogram import HistogramBuilder
 from edgekit.telemetry.messages import (
     Birth,
@@ -60,11 +61,11 @@ def window(values_ms: list[float], **readings: Any) -> Metrics:
     )
 
 
-def folded(*messages: Received, now_s: float = NOON) -> Fleet:
-    return fold(Fleet(), messages, now_s=now_s)
+def folded(*messages: Received, now_s: float = NOON) -> Listening:
+    return listen(Listening(), messages, now_s=now_s)
 
 
-def fleet_of_two() -> Fleet:
+def fleet_of_two() -> Listening:
     """cam-1 works and tells all; cam-2 went away by its own word and never told anything else."""
     return folded(
         said("cam-1", "status", Status(state=State.ONLINE, epoch=1)),
@@ -74,14 +75,14 @@ def fleet_of_two() -> Fleet:
     )
 
 
-def drawn(fleet: Fleet, *, width: int = 160, now_s: float = NOON) -> list[str]:
+def drawn(fleet: Listening, *, width: int = 160, now_s: float = NOON) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as taken:
         console.print(fleet_table(fleet, now_s, width=width))
     return taken.get().splitlines()
 
 
-def line_of(fleet: Fleet, device: str, **more: Any) -> str:
+def line_of(fleet: Listening, device: str, **more: Any) -> str:
     (line,) = [line for line in drawn(fleet, **more) if f"/{device}" in line]
     return line
 
@@ -99,7 +100,7 @@ def test_a_device_shows_what_it_told() -> None:
     assert float(p99) == pytest.approx(2.0, rel=0.02)
     assert (samples, rate, free, heat) == ("700", "70.0", "512", "61.5")
     assert [seen, cells[11]] == ["0", "s"]
-    assert lines[at + 1].split() == ["ocr-detector", "standard"], "a model a line"
+    assert lines[at + 1].split() == ["ocr-detector", "standard", "–", "–", "–", "0.0"], "a model a line"
 
 
 def test_what_a_device_has_not_told_is_a_dash() -> None:
@@ -156,7 +157,7 @@ def test_how_long_ago_is_told_in_a_unit_that_fits(silent_s: float, text: str) ->
 @pytest.mark.parametrize("presence", Presence)
 def test_every_state_is_a_word(presence: Presence) -> None:
     device = Device(site="hall", device="cam-1", presence=presence)
-    assert presence.value in line_of(Fleet(devices={device.key: device}), "cam-1")
+    assert presence.value in line_of(Listening(fleet=Fleet(devices={device.key: device})), "cam-1")
 
 
 def test_devices_stand_in_the_order_of_their_names() -> None:
@@ -217,6 +218,7 @@ def test_json_has_the_fields_of_a_device_and_none_of_its_bookkeeping() -> None:
     living, dead = value["devices"]
     wanted = {"site", "device", "presence", "reason", "epoch", "birth", "last_metrics", "last_seen_s", "windows"}
     wanted |= {"gaps", "historical", "duplicates", "latency", "history", "needs_rebirth", "p50_ms", "p99_ms"}
+    wanted |= {"models"}
     assert living.keys() == wanted
     assert (living["presence"], living["windows"], living["birth"]["board"]) == ("online", 1, "Raspberry Pi 5")
     assert living["history"][0]["temperature_c"] == 61.54
@@ -234,8 +236,8 @@ def test_json_carries_events_with_where_they_came_from_and_what_was_no_message()
 
 
 def test_an_empty_fleet_is_empty_lists() -> None:
-    assert fleet_json(Fleet(), 1.0) == {"at_s": 1.0, "devices": [], "events": [], "malformed": 0}
-    assert "0 devices" in " ".join(drawn(Fleet()))
+    assert fleet_json(Listening(), 1.0) == {"at_s": 1.0, "devices": [], "events": [], "malformed": 0}
+    assert "0 devices" in " ".join(drawn(Listening()))
 
 
 # Flags

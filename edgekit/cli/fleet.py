@@ -17,20 +17,14 @@ from edgekit.errors import BrokerError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
-    from edgekit.fleet import Device, Fleet
-    from edgekit.telemetry.messages import Histogram
+    from edgekit.groups import Listening
     from edgekit.telemetry.watch import Watcher
 
 CONNECT_S = 6.0
 LISTEN_S = 3.0
 """A device answers a reader's first question within two seconds."""
-WIDE = 100
-_WORDS = ("DEVICE", "STATE", "MODEL", "ARTIFACT")
-_FIGURES = ("P50 ms", "P99 ms", "SAMPLES", "REQ/S", "FREE MiB", "°C", "SEEN", "GAPS")
-_LEFT_OUT = ("SAMPLES", "REQ/S", "FREE MiB", "°C", "GAPS")
-_BOOKKEEPING = ("said", "waiting_since_s", "steady", "track", "older", "newer", "newer_windows")
+GROUPS = ("site", "board", "model", "artifact", "lane")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for", dest="listen_s", type=float, metavar="SECONDS", default=LISTEN_S, help="how long to listen (default 3)"
     )
+    parser.add_argument("--by", choices=GROUPS, help="a row a group, its percentiles from merged histograms")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again every so many seconds")
     parser.add_argument("--json", action="store_true", help="print as JSON; with --watch one line each time")
 
@@ -53,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--site {site}: a site is 1 to 63 of a-z, 0-9, '_' and '-'")
     if args.forget:
         return _forget(args)
-    from edgekit.fleet import Fleet
+    from edgekit.groups import Listening
     from edgekit.telemetry.watch import Watcher
 
     config = mqtt_config(args)
@@ -61,14 +56,14 @@ def run(args: argparse.Namespace) -> int:
     watcher.start()
     try:
         _await_connection(watcher, f"{config.host}:{config.port}")
-        fleet = _listen(watcher, Fleet(), args.listen_s)
+        state = _listen(watcher, Listening(), args.listen_s)
         if args.watch is None:
-            _show_once(fleet, as_json=args.json)
+            _show_once(state, args.by, as_json=args.json)
         else:
-            _show_again(watcher, fleet, args.watch, as_json=args.json)
+            _show_again(watcher, state, args.watch, args.by, as_json=args.json)
     finally:
         watcher.stop()
-    if not fleet.devices:
+    if not state.fleet.devices:
         where = f"{config.host}:{config.port}"
         print(f"edgekit fleet: no device was heard within {args.listen_s:g} s at {where}", file=sys.stderr)
         return 1
@@ -77,10 +72,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _forget(args: argparse.Namespace) -> int:
     """`edgekit fleet forget SITE/DEVICE…`: a truthful no when one of them is online, which would only come back."""
-    import re
-
-    from edgekit.config import NAME_PATTERN
-    from edgekit.fleet import Fleet, Presence
+    from edgekit.fleet import Presence
+    from edgekit.groups import Listening
     from edgekit.telemetry.watch import Watcher
 
     verb, *names = args.forget
@@ -96,7 +89,7 @@ def _forget(args: argparse.Namespace) -> int:
     watcher.start()
     try:
         _await_connection(watcher, f"{config.host}:{config.port}")
-        fleet = _listen(watcher, Fleet(), args.listen_s)
+        fleet = _listen(watcher, Listening(), args.listen_s).fleet
         alive = [d for d in devices if d in fleet.devices and fleet.devices[d].presence is not Presence.OFFLINE]
         for site, device in devices:
             if (site, device) not in alive:
@@ -109,41 +102,6 @@ def _forget(args: argparse.Namespace) -> int:
     return 1 if alive else 0
 
 
-def fleet_json(fleet: Fleet, now_s: float) -> dict[str, Any]:
-    """The fleet's fields, with the percentiles that its histograms give."""
-    import msgspec
-
-    devices = []
-    for device in _sorted(fleet):
-        fields = {k: v for k, v in msgspec.to_builtins(device).items() if k not in _BOOKKEEPING}
-        devices.append(
-            {**fields, "p50_ms": _percentile(device.latency, 0.5), "p99_ms": _percentile(device.latency, 0.99)}
-        )
-    events = [msgspec.to_builtins(event) for event in fleet.events]
-    return {"at_s": now_s, "devices": devices, "events": events, "malformed": fleet.malformed}
-
-
-def fleet_table(fleet: Fleet, now_s: float, *, width: int) -> Table:
-    """The fleet as a table for people; the last line is the fleet's own percentile, from merged histograms.
-
-    Under `WIDE` columns of the terminal, what tells the least about a device is left out.
-    """
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
-    footers = _footers(fleet)
-    shown = [name for name in (*_WORDS, *_FIGURES) if width >= WIDE or name not in _LEFT_OUT]
-    for name in shown:
-        is_word = name in _WORDS
-        style: dict[str, Any] = {"overflow": "fold"} if is_word else {"justify": "right", "no_wrap": True}
-        table.add_column(name, footer=footers.get(name, ""), **style)
-    for device in _sorted(fleet):
-        cells = _cells(device, now_s)
-        table.add_row(*(cells[name] for name in shown))
-    return table
-
-
 def _await_connection(watcher: Watcher, endpoint: str) -> None:
     """Raises BrokerError when there is no connection soon."""
     deadline = time.monotonic() + CONNECT_S
@@ -153,49 +111,62 @@ def _await_connection(watcher: Watcher, endpoint: str) -> None:
         time.sleep(0.02)
 
 
-def _listen(watcher: Watcher, fleet: Fleet, seconds: float) -> Fleet:
-    from edgekit.fleet import fold
+def _listen(watcher: Watcher, state: Listening, seconds: float) -> Listening:
+    from edgekit.groups import listen
 
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(min(left, 0.2))
-        fleet = fold(fleet, watcher.drain(), now_s=time.time())
-    return fleet
+        state = listen(state, watcher.drain(), now_s=time.time())
+    return state
 
 
-def _show_once(fleet: Fleet, *, as_json: bool) -> None:
+def _json(state: Listening, by: str | None) -> dict[str, Any]:
+    from edgekit.cli.fleet_table import fleet_json, groups_json
+
+    return fleet_json(state, time.time()) if by is None else groups_json(state, by, time.time())
+
+
+def _table(state: Listening, by: str | None, *, width: int) -> Table:
+    from edgekit.cli.fleet_table import fleet_table, groups_table
+
+    return fleet_table(state, time.time(), width=width) if by is None else groups_table(state, by)
+
+
+def _show_once(state: Listening, by: str | None, *, as_json: bool) -> None:
+    devices = state.fleet.devices.values()
     if as_json:
-        print(json.dumps(fleet_json(fleet, time.time()), indent=2))
-    elif fleet.devices:
+        print(json.dumps(_json(state, by), indent=2))
+    elif devices:
         console = _console()
-        console.print(fleet_table(fleet, time.time(), width=console.width))
-        if not any(device.windows for device in fleet.devices.values()):
-            longest_s = max(device.window_s for device in fleet.devices.values())
+        console.print(_table(state, by, width=console.width))
+        if not any(device.windows for device in devices):
+            longest_s = max(device.window_s for device in devices)
             print(f"no window heard yet; --for {longest_s + 2:.0f} waits for one", file=sys.stderr)
 
 
-def _show_again(watcher: Watcher, fleet: Fleet, every_s: float, *, as_json: bool) -> None:
+def _show_again(watcher: Watcher, state: Listening, every_s: float, by: str | None, *, as_json: bool) -> None:
     """Until interrupted. On a terminal the table is redrawn in place."""
     if as_json:
-        for state in _states(watcher, fleet, every_s):
-            print(json.dumps(fleet_json(state, time.time())), flush=True)
+        for now in _states(watcher, state, every_s):
+            print(json.dumps(_json(now, by)), flush=True)
         return
     console = _console()
     if not console.is_terminal:
-        for state in _states(watcher, fleet, every_s):
-            console.print(fleet_table(state, time.time(), width=console.width))
+        for now in _states(watcher, state, every_s):
+            console.print(_table(now, by, width=console.width))
         return
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
-        for state in _states(watcher, fleet, every_s):
-            live.update(fleet_table(state, time.time(), width=console.width), refresh=True)
+        for now in _states(watcher, state, every_s):
+            live.update(_table(now, by, width=console.width), refresh=True)
 
 
-def _states(watcher: Watcher, fleet: Fleet, every_s: float) -> Iterator[Fleet]:
+def _states(watcher: Watcher, state: Listening, every_s: float) -> Iterator[Listening]:
     while True:
-        yield fleet
-        fleet = _listen(watcher, fleet, every_s)
+        yield state
+        state = _listen(watcher, state, every_s)
         if not watcher.connected:
             print(f"edgekit fleet: broker: {watcher.state}; trying again", file=sys.stderr)
 
@@ -208,70 +179,3 @@ def _console() -> Any:
     # A file or pipe has no width: what folds there is unreadable, whatever COLUMNS says.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
     return Console(width=width, highlight=False)
-
-
-def _sorted(fleet: Fleet) -> list[Device]:
-    return [fleet.devices[key] for key in sorted(fleet.devices)]
-
-
-def _cells(device: Device, now_s: float) -> dict[str, Text | str]:
-    """Column -> what stands there for a device. What is not known is a dash. Its own words are never markup."""
-    from rich.text import Text
-
-    colours = {"online": "green", "late": "yellow", "stale": "magenta", "offline": "red"}
-    state = device.presence.value
-    why = f" ({_printable(device.reason)})" if device.reason else ""
-    served = device.birth.models if device.birth else ()
-    last = device.history[-1] if device.history else None
-    free = last.memory_available_bytes if last else None
-    return {
-        "DEVICE": f"{device.site}/{device.device}",
-        "STATE": Text.assemble((state, colours[state]), why),
-        "MODEL": Text("\n".join(_printable(model.model) for model in served) or "–"),
-        "ARTIFACT": Text("\n".join(_printable(model.artifact) for model in served) or "–"),
-        "P50 ms": _number(_percentile(device.latency, 0.5), 2),
-        "P99 ms": _number(_percentile(device.latency, 0.99), 2),
-        "SAMPLES": str(device.latency.count) if device.latency else "–",
-        "REQ/S": _number(last.qps if last else None, 1),
-        "FREE MiB": _number(free / 2**20 if free is not None else None, 0),
-        "°C": _number(last.temperature_c if last else None, 1),
-        "SEEN": _ago(now_s - device.last_seen_s) if device.last_seen_s else "never",
-        "GAPS": str(device.gaps) if device.gaps else "",
-    }
-
-
-def _printable(words: str) -> str:
-    """A device's own words without what would steer the terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in words)
-
-
-def _footers(fleet: Fleet) -> dict[str, str]:
-    from edgekit.fleet import merged_latency
-
-    merged = merged_latency(fleet.devices.values())
-    count = merged.count if merged else 0
-    online = sum(device.presence.value == "online" for device in fleet.devices.values())
-    footers = {"DEVICE": f"{len(fleet.devices)} devices", "STATE": f"{online} online", "SAMPLES": str(count or "–")}
-    footers["P50 ms"] = _number(_percentile(merged, 0.5), 2)
-    footers["P99 ms"] = _number(_percentile(merged, 0.99), 2)
-    return footers
-
-
-def _percentile(latency: Histogram | None, q: float) -> float | None:
-    """None where the samples are too few to support it."""
-    from edgekit.bench.stats import SAMPLES_FOR_P99
-    from edgekit.telemetry.histogram import quantile
-
-    if latency is None or latency.count < (SAMPLES_FOR_P99 if q > 0.5 else 1):
-        return None
-    return quantile(latency, q)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 100:
-        return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
