@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from edgekit.telemetry.desired import Desired, Reported
+from edgekit.telemetry.payload import Count, Millis, Number, Payload, Text, Total, Word
+
 ROOT = "edgekit/v1"
 SCHEMA = 1
 EVERYONE = "_all"
@@ -15,19 +18,6 @@ EVERYONE = "_all"
 
 MAX_SCALE, MIN_SCALE, MAX_BUCKETS = 20, -10, 160
 """OpenTelemetry's limits of an exponential histogram."""
-
-# Limits make hostile numbers a decoding error here instead of an overflow somewhere later.
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""What JSON readers in every language hold exactly."""
-Millis = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
-Total = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
-Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
-Word = Annotated[str, msgspec.Meta(max_length=256)]
-Text = Annotated[str, msgspec.Meta(max_length=4096)]
-
-
-class _Payload(msgspec.Struct, frozen=True, omit_defaults=True):
-    pass
 
 
 class State(str, Enum):
@@ -37,7 +27,7 @@ class State(str, Enum):
     OFFLINE = "offline"
 
 
-class Status(_Payload, frozen=True, kw_only=True):
+class Status(Payload, frozen=True, kw_only=True):
     """Topic `status`, retained. Birth and death share it; an older epoch never overrides a newer."""
 
     state: State
@@ -48,7 +38,7 @@ class Status(_Payload, frozen=True, kw_only=True):
     "Drawn at random by each process: tells two machines with one device id apart."
 
 
-class Histogram(_Payload, frozen=True, kw_only=True):
+class Histogram(Payload, frozen=True, kw_only=True):
     """A base-2 exponential histogram as OpenTelemetry defines it; values in milliseconds.
 
     Bucket i of `counts` holds values in (base**(offset+i), base**(offset+i+1)], base = 2**(2**-scale).
@@ -64,7 +54,7 @@ class Histogram(_Payload, frozen=True, kw_only=True):
     zero_count: Count = 0
 
 
-class LaneMetrics(_Payload, frozen=True, kw_only=True):
+class LaneMetrics(Payload, frozen=True, kw_only=True):
     """One model and lane in one window. Empty lanes are left out."""
 
     model: Word
@@ -83,7 +73,7 @@ class LaneMetrics(_Payload, frozen=True, kw_only=True):
     shadow_total: Count = 0
 
 
-class Readings(_Payload, frozen=True, kw_only=True):
+class Readings(Payload, frozen=True, kw_only=True):
     """The system in one window. None: this board has no such sensor."""
 
     memory_available_bytes: Count | None = None
@@ -97,7 +87,7 @@ class Readings(_Payload, frozen=True, kw_only=True):
     throttled: bool | None = None
 
 
-class OutboxState(_Payload, frozen=True, kw_only=True):
+class OutboxState(Payload, frozen=True, kw_only=True):
     """How the telemetry itself fares."""
 
     depth: Count = 0
@@ -115,7 +105,7 @@ class OutboxState(_Payload, frozen=True, kw_only=True):
     "Why the outbox cannot use its file; what it then holds, it holds in memory."
 
 
-class Metrics(_Payload, frozen=True, kw_only=True):
+class Metrics(Payload, frozen=True, kw_only=True):
     """Topic `metrics`: one window (default 10 s). `seq` counts windows within an epoch, from 0, without gaps."""
 
     v: int = SCHEMA
@@ -136,7 +126,7 @@ class Metrics(_Payload, frozen=True, kw_only=True):
     outbox: OutboxState = OutboxState()
 
 
-class ModelState(_Payload, frozen=True, kw_only=True):
+class ModelState(Payload, frozen=True, kw_only=True):
     """A served model as the birth certificate tells it."""
 
     model: Word
@@ -154,7 +144,7 @@ class ModelState(_Payload, frozen=True, kw_only=True):
     accuracy_ratio: Number | None = None
 
 
-class Birth(_Payload, frozen=True, kw_only=True):
+class Birth(Payload, frozen=True, kw_only=True):
     """Topic `birth`, retained: facts, models, the selection and its reasons, versions."""
 
     v: int = SCHEMA
@@ -172,7 +162,7 @@ class Birth(_Payload, frozen=True, kw_only=True):
     allowed_commands: tuple[Text, ...] = ()
 
 
-class Event(_Payload, frozen=True, kw_only=True):
+class Event(Payload, frozen=True, kw_only=True):
     """Topic `event`: a state change."""
 
     epoch: Count
@@ -183,7 +173,7 @@ class Event(_Payload, frozen=True, kw_only=True):
     detail: Mapping[str, Any] = {}
 
 
-class Command(_Payload, frozen=True, kw_only=True):
+class Command(Payload, frozen=True, kw_only=True):
     """Topic `command`: acted on once per id."""
 
     id: Word
@@ -192,7 +182,7 @@ class Command(_Payload, frozen=True, kw_only=True):
     expires_unix_ms: Count | None = None
 
 
-class Reply(_Payload, frozen=True, kw_only=True):
+class Reply(Payload, frozen=True, kw_only=True):
     """Topic `reply`, always the device's own."""
 
     id: Word
@@ -201,7 +191,7 @@ class Reply(_Payload, frozen=True, kw_only=True):
     detail: Mapping[str, Any] = {}
 
 
-class Ack(_Payload, frozen=True, kw_only=True):
+class Ack(Payload, frozen=True, kw_only=True):
     """Topic `ack`: everything up to `seq` of `epoch` is committed at the collector."""
 
     epoch: Count
@@ -228,7 +218,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 KINDS: Mapping[str, type[msgspec.Struct]] = {
     "status": Status, "birth": Birth, "metrics": Metrics, "event": Event,
-    "command": Command, "reply": Reply, "ack": Ack,
+    "command": Command, "reply": Reply, "ack": Ack, "desired": Desired, "reported": Reported,
 }  # fmt: skip
 
 
