@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from edgekit import measured
 from edgekit.artifact import Artifact
-from edgekit.bench import store
 from edgekit.bench.candidates import Candidate, candidates
 from edgekit.bench.conditions import this_device
-from edgekit.bench.contender import accuracy_fields
-from edgekit.bench.record import Latency, Measurement
+from edgekit.bench.record import Measurement
 from edgekit.bench.run import Plan, Progress, bench
 from edgekit.bench.search import search
 from edgekit.config import Home
@@ -79,7 +78,7 @@ def choose(
     facts = facts or probe()
     found = find_candidates(model, home, facts, space or Space())
     plan, tell = _plan(limits, facts, seconds), progress or (lambda _text, _share: None)
-    rows = {} if fresh else _valid(model, found, home, plan)
+    rows = {} if fresh else measured.valid(model, found, home, plan)
     missing = [candidate for candidate in found if candidate.name not in rows]
     judged = Judged(Verifier(model, home), found, limits, tell)
     if len(missing) <= _TOO_FEW_TO_SEARCH:
@@ -87,13 +86,13 @@ def choose(
     else:
         budget_s = _SEARCH_SHARE * seconds * len(missing) if budget_s is None else budget_s
         taken = search(model, missing, plan, budget_s=budget_s, judge=judged.standings, progress=progress)
-    _keep(model, home, taken)
+    measured.keep(model, home, taken)
     rows |= {candidate.name: row for candidate, row in zip(missing, taken, strict=True)}
     _refuse_hopeless(list(rows.values()), found)
 
     def finish(candidate: Candidate) -> Measurement:
         (row,) = bench(model, [candidate], plan)
-        _keep(model, home, [row])
+        measured.keep(model, home, [row])
         return row
 
     if not any(row.rough for row in rows.values()):
@@ -113,7 +112,7 @@ def guess(
     """
     facts = facts or probe()
     found = find_candidates(model, home, facts, space or Space())
-    known = _known(model, found, home)
+    known = measured.known(model, found, home)
     if known:
         verifier = Verifier(model, home)
         return select([verifier.judge(known[c.name], c) for c in found if c.name in known], limits)
@@ -126,7 +125,7 @@ def instead(
 ) -> tuple[str, ...]:
     """After nothing fitted: which other limit would let which candidate pass, from what is measured."""
     found = find_candidates(model, home, facts or probe(), space or Space())
-    known, verifier = _known(model, found, home), Verifier(model, home)
+    known, verifier = measured.known(model, found, home), Verifier(model, home)
     return what_if([verifier.judge(known[c.name], c) for c in found if c.name in known], limits, None)
 
 
@@ -174,10 +173,10 @@ def measure(
 
     Raises ArtifactError when every candidate fails for one and the same reason.
     """
-    enough = {} if fresh else {n: m for n, m in _valid(model, found, home, plan).items() if not m.rough}
+    enough = {} if fresh else {n: m for n, m in measured.valid(model, found, home, plan).items() if not m.rough}
     missing = [candidate for candidate in found if candidate.name not in enough]
     taken = bench(model, missing, plan, progress=progress) if missing else []
-    _keep(model, home, taken)
+    measured.keep(model, home, taken)
     rows = enough | {candidate.name: m for candidate, m in zip(missing, taken, strict=True)}
     verifier = Verifier(model, home)
     judged = []
@@ -194,22 +193,6 @@ def _refuse_hopeless(rows: Sequence[Measurement], found: Sequence[Candidate]) ->
     reasons = {row.failure for row in rows}
     if len(reasons) == 1 and None not in reasons:
         raise ArtifactError(found[0].artifact.path, str(reasons.pop()))
-
-
-def _keep(model: Model, home: Home, taken: Sequence[Measurement]) -> None:
-    """Store what was measured. A failure may be of the moment (memory), so it is tried again next time."""
-    store.save(home.measurements(model.name), [m for m in taken if m.failure is None and m.latency is not None])
-
-
-def _valid(model: Model, found: Sequence[Candidate], home: Home, plan: Plan) -> dict[str, Measurement]:
-    """What need not be measured again. What a search stopped early is measured on only when it would be chosen."""
-    known = _known(model, found, home)
-    return {name: m for name, m in known.items() if m.latency and (m.rough or _suffices(m.latency, plan))}
-
-
-def _suffices(latency: Latency, plan: Plan) -> bool:
-    hopeless = plan.bound_ms is not None and latency.p50_low_ms > plan.bound_ms
-    return hopeless or latency.sample_count >= plan.min_samples
 
 
 def save_selection(home: Home, selection: Selection) -> None:
@@ -247,13 +230,6 @@ def _plan(limits: Limits, facts: Facts, seconds: float) -> Plan:
         bound_ms=limits.latency_ms,
         memory_limit_bytes=facts.memory.available_bytes,
     )
-
-
-def _known(model: Model, found: Sequence[Candidate], home: Home) -> dict[str, Measurement]:
-    """Valid measurements, with what the artifacts' records say of accuracy today."""
-    records = {candidate.name: candidate.artifact.record for candidate in found}
-    stored = store.load(home.measurements(model.name), found, this_device())
-    return {name: msgspec.structs.replace(m, **accuracy_fields(records[name])) for name, m in stored.items()}
 
 
 def _wanted(model: Model, artifacts: Sequence[Artifact], space: Space) -> list[Artifact]:

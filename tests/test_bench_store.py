@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from edgekit import measured
 from edgekit.artifact import Artifact, ArtifactRecord
 from edgekit.bench import store
 from edgekit.bench.candidates import Candidate, to_record
-from edgekit.bench.conditions import conditions, judge, since, this_device, waiting
+from edgekit.bench.conditions import conditions, judge, lasting, since, this_device, waiting
 from edgekit.bench.record import Conditions, Measurement
 from edgekit.bench.stats import latency
 from edgekit.cli.main import main
+from edgekit.errors import ConfigError
 from edgekit.runtimes.session import SessionSettings
 
 DEVICE = {"cpu": "a", "cores": "2"}
@@ -45,11 +51,20 @@ def _measurement(candidate: Candidate, **changes) -> Measurement:
     return Measurement(**(values | changes))
 
 
+def _found(folder: Path, candidate: Candidate, *, device=DEVICE, under=None) -> list[Measurement]:
+    return [stored.measurement for stored in store.load(folder, [candidate], device, under or {}).values()]
+
+
+def _raw(folder: Path, statement: str) -> list[tuple]:
+    with contextlib.closing(sqlite3.connect(folder / store.FILE)) as db, db:
+        return db.execute(statement).fetchall()
+
+
 def test_what_was_saved_is_found_again_unchanged(tmp_path):
     candidate = _candidate(threads=2, axes={"x[0]": 1})
     measurement = _measurement(candidate)
-    store.save(tmp_path, [measurement])
-    assert store.load(tmp_path, [candidate], DEVICE) == {candidate.name: measurement}
+    assert store.save(tmp_path, [measurement]) == 1
+    assert store.load(tmp_path, [candidate], DEVICE, {}) == {candidate.name: (measurement, 0)}
 
 
 @pytest.mark.parametrize(
@@ -65,34 +80,192 @@ def test_what_was_saved_is_found_again_unchanged(tmp_path):
 )
 def test_another_artifact_or_setting_has_no_measurement(tmp_path, other):
     store.save(tmp_path, [_measurement(_candidate())])
-    assert store.load(tmp_path, [other], DEVICE) == {}
+    assert _found(tmp_path, other) == []
 
 
 def test_another_machine_has_no_measurement(tmp_path):
     store.save(tmp_path, [_measurement(_candidate())])
-    assert store.load(tmp_path, [_candidate()], DEVICE | {"cpu": "b"}) == {}
+    assert _found(tmp_path, _candidate(), device=DEVICE | {"cpu": "b"}) == []
 
 
 def test_another_version_of_the_runtime_has_no_measurement(tmp_path):
     candidate = _candidate()
     store.save(tmp_path, [_measurement(candidate, settings=to_record(candidate.settings, "0.0.1"))])
-    assert store.load(tmp_path, [candidate], DEVICE) == {}
+    assert _found(tmp_path, candidate) == []
 
 
-def test_a_later_measurement_replaces_the_earlier(tmp_path):
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (Conditions(power_mode="7W"), Conditions(power_mode="MAXN")),
+        (Conditions(governor="powersave"), Conditions(governor="performance")),
+        (Conditions(quota_cores=0.5), Conditions(quota_cores=2.0)),
+        (Conditions(), Conditions(power_mode="MAXN")),
+    ],
+)
+def test_what_was_measured_under_other_lasting_conditions_is_kept_beside(tmp_path, then, now):
     candidate = _candidate()
-    store.save(tmp_path, [_measurement(candidate, taken_at_unix_ms=1)])
+    slow, fast = (
+        _measurement(candidate, conditions=c, latency=latency([[ms] * 10])) for c, ms in ((then, 2), (now, 1))
+    )
+    store.save(tmp_path, [slow])
+    assert _found(tmp_path, candidate, under=lasting(now)) == []
+    store.save(tmp_path, [fast])
+    assert _found(tmp_path, candidate, under=lasting(now)) == [fast]
+    assert _found(tmp_path, candidate, under=lasting(then)) == [slow]
+
+
+def test_load_and_heat_of_the_moment_make_no_other_key():
+    assert lasting(Conditions(load_1min=9.0, temperature_c=80.0, throttled=True, cpu_hz=1)) == {}
+
+
+@pytest.mark.parametrize(("at", "kept"), [(3, 3), (1, 2)])
+def test_of_two_measurements_the_later_one_stays(tmp_path, at, kept):
+    candidate = _candidate()
     store.save(tmp_path, [_measurement(candidate, taken_at_unix_ms=2)])
-    assert [m.taken_at_unix_ms for m in store.load_all(tmp_path)] == [2]
+    assert store.save(tmp_path, [_measurement(candidate, taken_at_unix_ms=at)]) == int(kept == at)
+    assert [m.taken_at_unix_ms for m in store.load_all(tmp_path)] == [kept]
 
 
-def test_a_damaged_file_is_measured_again_and_breaks_nothing(tmp_path):
+def test_doubtful_measurements_in_a_row_are_counted_until_a_good_one(tmp_path):
+    candidate, bad = _candidate(), Conditions(judged_bad=("load 9.0 on 2 cores before it began",))
+    counts = []
+    for at, conditions_ in enumerate((bad, bad, Conditions(), bad)):
+        store.save(tmp_path, [_measurement(candidate, taken_at_unix_ms=at, conditions=conditions_)])
+        (stored,) = store.load(tmp_path, [candidate], DEVICE, {}).values()
+        counts.append(stored.doubtful_count)
+    assert counts == [1, 2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "age_ms", "again"),
+    [(0, 10**9, False), (1, 61_000, True), (2, 61_000, True), (3, 10**9, False), (1, 59_000, False), (1, -5_000, True)],
+)
+def test_a_doubtful_measurement_is_worth_repeating_a_minute_later_and_not_for_ever(count, age_ms, again):
+    old = store.Stored(_measurement(_candidate(), taken_at_unix_ms=10**12), count)
+    assert measured.is_worth_repeating(old, 10**12 + age_ms) is again
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"", b"SQLite format 3\0" + bytes(4000)])
+def test_a_damaged_file_is_set_aside_with_a_line_and_breaks_nothing(tmp_path, caplog, content):
     candidate = _candidate()
+    (tmp_path / store.FILE).write_bytes(content)
+    assert _found(tmp_path, candidate) == []
     store.save(tmp_path, [_measurement(candidate)])
-    (file,) = tmp_path.glob("*.json")
-    file.write_text(file.read_text()[:40])
-    assert store.load(tmp_path, [candidate], DEVICE) == {}
+    assert _found(tmp_path, candidate) == [_measurement(candidate)]
+    aside = [path for path in tmp_path.iterdir() if ".damaged-" in path.name]
+    assert [path.read_bytes() for path in aside] == ([content] if content else [])
+    assert caplog.text.count("set aside as") == len(aside)
+
+
+def test_a_page_that_rotted_is_found_before_it_is_believed(tmp_path, caplog):
+    measurements = [_measurement(_candidate(sha256=f"{i:064}")) for i in range(60)]
+    store.save(tmp_path, measurements)
+    data = bytearray((tmp_path / store.FILE).read_bytes())
+    data[5000:9000] = os.urandom(4000)
+    (tmp_path / store.FILE).write_bytes(data)
     assert store.load_all(tmp_path) == []
+    assert "is damaged" in caplog.text
+
+
+def test_a_file_of_another_format_is_not_touched(tmp_path):
+    other = tmp_path / "measurements-2.sqlite3"
+    other.write_bytes(b"of a later release")
+    store.save(tmp_path, [_measurement(_candidate())])
+    assert other.read_bytes() == b"of a later release"
+    assert _raw(tmp_path, "PRAGMA user_version") == [(store.VERSION,)]
+
+
+def test_a_row_that_another_release_wrote_is_measured_again(tmp_path):
+    candidate = _candidate()
+    store.save(tmp_path, [_measurement(candidate), _measurement(_candidate(threads=2))])
+    _raw(tmp_path, "UPDATE measurement SET measurement = '{}' WHERE settings LIKE '%\"threads\":1%'")
+    assert _found(tmp_path, candidate) == []
+    assert [m.settings.threads for m in store.load_all(tmp_path)] == [2]
+
+
+def test_the_file_is_readable_with_any_tool_and_durable(tmp_path):
+    store.save(tmp_path, [_measurement(_candidate())])
+    assert _raw(tmp_path, "PRAGMA journal_mode") == [("wal",)]
+    (row,) = _raw(tmp_path, "SELECT json_extract(measurement, '$.latency.p50_ms'), conditions, device FROM measurement")
+    assert row == (1.0, "{}", '{"cores":"2","cpu":"a"}')
+
+
+def test_where_nothing_was_measured_reading_makes_no_file(tmp_path):
+    assert store.load_all(tmp_path / "none") == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_files_of_earlier_releases_are_taken_over_once_and_unreadable_ones_dropped_with_a_line(tmp_path, caplog):
+    candidate, old = _candidate(), _measurement(_candidate(), taken_at_unix_ms=5)
+    (tmp_path / "aaaa.json").write_bytes(msgspec.json.encode(old))
+    (tmp_path / "bbbb.json").write_bytes(msgspec.json.encode(old)[:40])
+    (tmp_path / "accuracy").mkdir()
+    (tmp_path / "accuracy/cccc.json").write_text("{}")
+    assert store.load_all(tmp_path) == [old]
+    assert caplog.text.count("an old measurement is dropped") == 1
+    assert not list(tmp_path.glob("*.json"))
+    assert (tmp_path / "accuracy/cccc.json").exists()
+    store.save(tmp_path, [_measurement(candidate, taken_at_unix_ms=9)])
+    (tmp_path / "aaaa.json").write_bytes(msgspec.json.encode(old))  # as after a power cut before it was removed
+    assert [m.taken_at_unix_ms for m in store.load_all(tmp_path)] == [9]
+
+
+def test_a_disk_that_does_not_let_us_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be kept or read"):
+        store.save(tmp_path / "file" / "m", [])
+    (tmp_path / store.FILE).mkdir()
+    with pytest.raises(ConfigError, match="cannot be kept or read"):
+        store.load(tmp_path, [], DEVICE, {})
+
+
+def test_a_failure_in_the_middle_keeps_none_of_it(tmp_path):
+    store.save(tmp_path, [_measurement(_candidate())])
+    wrong = msgspec.structs.replace(_measurement(_candidate(threads=2)), taken_at_unix_ms=2**70)
+    with pytest.raises(OverflowError):
+        store.save(tmp_path, [_measurement(_candidate(threads=4)), wrong])
+    assert [m.settings.threads for m in store.load_all(tmp_path)] == [1]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import msgspec
+from edgekit.bench import store
+from edgekit.bench.record import Measurement
+rows = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Measurement])
+for row in rows:
+    store.save(Path(sys.argv[1]), [row])
+"""
+
+
+def test_benches_that_write_at_the_same_time_lose_nothing(tmp_path):
+    """Four processes begin with the same damaged file."""
+    (tmp_path / store.FILE).write_bytes(b"nonsense" * 1000)
+    jobs = []
+    for process in range(4):
+        rows = [_measurement(_candidate(sha256=f"{process}{i:063}")) for i in range(25)]
+        child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdin=subprocess.PIPE)
+        jobs.append((child, msgspec.json.encode(rows)))
+    for child, rows in jobs:
+        child.stdin.write(rows)
+        child.stdin.close()
+    assert [child.wait(timeout=60) for child, _ in jobs] == [0] * 4
+    assert len(store.load_all(tmp_path)) == 100
+
+
+def test_a_bench_that_is_killed_while_writing_leaves_whole_measurements(tmp_path):
+    rows = [_measurement(_candidate(sha256=f"{i:064}")) for i in range(2000)]
+    child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdin=subprocess.PIPE)
+    child.stdin.write(msgspec.json.encode(rows))
+    child.stdin.close()
+    while not (tmp_path / f"{store.FILE}-wal").exists() and child.poll() is None:
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    kept = {m.artifact_sha256: m for m in store.load_all(tmp_path)}
+    assert kept == {row.artifact_sha256: row for row in rows[: len(kept)]}
 
 
 def test_conditions_say_why_figures_are_doubtful(tmp_path):
@@ -167,13 +340,13 @@ def test_measurements_of_another_device_are_merged_and_the_later_one_stays(tmp_p
     candidate = _candidate()
     store.save(theirs, [_measurement(candidate, taken_at_unix_ms=20)])
     exported = store.load_all(theirs)
-    assert store.merge(mine, exported) == 1
-    assert store.load(mine, [candidate], DEVICE)[candidate.name].taken_at_unix_ms == 20
-    assert store.merge(mine, exported) == 0
-    assert store.merge(mine, [_measurement(candidate, taken_at_unix_ms=10)]) == 0
-    assert store.merge(mine, [_measurement(candidate, taken_at_unix_ms=30)]) == 1
+    assert store.save(mine, exported) == 1
+    assert _found(mine, candidate)[0].taken_at_unix_ms == 20
+    assert store.save(mine, exported) == 0
+    assert store.save(mine, [_measurement(candidate, taken_at_unix_ms=10)]) == 0
+    assert store.save(mine, [_measurement(candidate, taken_at_unix_ms=30)]) == 1
     other = _measurement(candidate, device={"cpu": "b", "cores": "4"})
-    assert store.merge(mine, [other]) == 1
+    assert store.save(mine, [other]) == 1
     assert len(store.load_all(mine)) == 2
 
 

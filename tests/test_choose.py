@@ -295,14 +295,14 @@ def test_a_file_that_nothing_can_open_is_one_line_and_exit_code_5(state, capsys,
 
 def test_among_many_the_choice_is_searched_and_what_is_chosen_was_measured_to_the_end(tmp_path, facts):
     from edgekit.bench import store
-    from edgekit.bench.conditions import this_device
+    from edgekit.bench.conditions import conditions, lasting, this_device
 
     model, home = load_model("digits"), Home(tmp_path)
     space = Space(runtimes=["onnxruntime"], threads=[1, 2])
     selection = choose(model, Limits(), home=home, facts=facts, seconds=0.3, space=space, budget_s=1.0)
     found = find_candidates(model, home, facts, space)
-    rows = store.load(home.measurements("digits"), found, this_device())
-    chosen = rows[f"{selection.artifact} · {selection.settings.label}"]
+    rows = store.load(home.measurements("digits"), found, this_device(), lasting(conditions()))
+    chosen = rows[f"{selection.artifact} · {selection.settings.label}"].measurement
     assert len(rows) == len(found) == 4
     assert not chosen.rough
     assert chosen.latency.round_p50_ms

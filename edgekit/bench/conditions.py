@@ -74,6 +74,12 @@ def judge(
     return tuple(doubts)
 
 
+def lasting(found: Conditions) -> dict[str, str]:
+    """What of the conditions stays as it is until somebody changes it: a figure under another says nothing. Pure."""
+    fields = ("power_mode", "governor", "quota_cores")
+    return {name: str(value) for name in fields if (value := getattr(found, name)) is not None}
+
+
 def since(before: Conditions, after: Conditions) -> Conditions:
     """`before`, with what changed for the worse until `after`. Pure."""
     doubts = list(before.judged_bad)

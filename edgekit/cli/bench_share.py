@@ -24,7 +24,7 @@ def run_share(args: argparse.Namespace) -> int:
     folder, counts = home().measurements(model.name), Counter[str]()
     for name in args.merge or ():
         found = _read(Path(name), model.name)
-        counts["merged"] += store.merge(folder, found)
+        counts["merged"] += store.save(folder, [row for row in found if row.latency is not None])
         counts["serve_here"] += sum(dict(row.device) == this_device() for row in found)
     if args.export:
         rows = store.load_all(folder)
