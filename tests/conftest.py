@@ -76,6 +76,17 @@ def edgekit_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
+@pytest.fixture
+def cached_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder for this test alone, but for the downloads: those are the user's."""
+    root = tmp_path / "cached-home"
+    root.mkdir()
+    HOME.cache.mkdir(parents=True, exist_ok=True)
+    (root / "cache").symlink_to(HOME.cache, target_is_directory=True)
+    monkeypatch.setenv("EDGEKIT_HOME", str(root))
+    return root
+
+
 ALONE = (
     "test_bench_scenarios", "test_live", "test_provision_guard", "test_provision_health", "test_repeatability",
     "test_serve_bench", "test_serve_shadow", "test_serve_upkeep",

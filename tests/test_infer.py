@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Image = pytest.importorskip("PIL.Image", reason="elsewhere: images need Pillow")
 pytest.importorskip("onnxruntime", reason="elsewhere: the standard artifacts are ONNX")
+pytestmark = pytest.mark.usefixtures("cached_home")
 
 Standard = Callable[[str], Artifact]
 Capture = pytest.CaptureFixture[str]
@@ -88,7 +89,7 @@ def test_a_line_gives_its_text(capsys: Capture, standard: Standard, tmp_path: Pa
     out, err = capsys.readouterr()
     assert isinstance(made.label, str)
     assert out.split("  (")[0].replace(" ", "").strip() == made.label.replace(" ", "")
-    assert "standard on onnxruntime" in err
+    assert "standard (nothing selected yet) on onnxruntime" in err
     assert all(part in err for part in ("load ", "preprocess ", "infer ", "postprocess "))
 
 

@@ -61,8 +61,11 @@ def test_tensors_show_their_range_when_they_have_one() -> None:
 
 
 def test_times_say_what_ran_and_that_a_first_run_is_slow() -> None:
-    facts = {"artifact": "int8", "runtime": "litert", "threads": 2, "load_ms": 3.04, "inferences": 1, "infer_ms": 1.26}
+    facts = {"artifact": "int8", "chosen_by": "--artifact", "runtime": "litert", "threads": 2, "load_ms": 3.04}
+    facts |= {"inferences": 1, "infer_ms": 1.26}
     assert times(facts) == "int8 on litert, 2 threads: load 3.0 ms, infer 1.3 ms (a first run, not warmed up)"
+    assert times(facts | {"chosen_by": "selection"}).startswith("int8 (selected) on litert")
+    assert times(facts | {"chosen_by": "nothing selected yet"}).startswith("int8 (nothing selected yet) on litert")
     facts = {"url": "http://pi:8080", "artifact": "int8", "round_trip_ms": 9.0, "infer_ms": 4.0, "inferences": 188}
     assert times(facts) == "int8 at http://pi:8080: round trip 9.0 ms, infer 4.0 ms (188 inferences)"
     assert times(facts | {"inferences": 1}).endswith("infer 4.0 ms")

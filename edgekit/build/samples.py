@@ -13,9 +13,9 @@ import edgekit
 from edgekit.artifact import sha256_of
 from edgekit.build import pairs
 from edgekit.build.calibrate import Sample as Feed
-from edgekit.errors import InputError, UsageError
+from edgekit.errors import CatalogError, InputError, UsageError
 from edgekit.manifest import Data, Model, TensorSpec
-from edgekit.pipeline.data import Sample, calibration, calibration_feeds, evaluation
+from edgekit.pipeline.data import Sample, calibration, calibration_feeds, evaluation, read_npy
 from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import SessionSettings, check_inputs, open_session
@@ -128,9 +128,9 @@ def _split(samples: list[Sample], labels: Path | None, unit: int) -> Samples:
 
 def _labelled(samples: list[Sample], path: Path, unit: int) -> list[Sample]:
     try:
-        values = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as e:
-        raise UsageError(f"{path}: not an .npy of labels: {e}") from e
+        values = read_npy(path)
+    except CatalogError as e:
+        raise UsageError(f"--labels {path}: {e.problem}") from e
     wanted = len(samples) // unit
     if values.ndim != 1 or len(values) < wanted:
         each = "sample" if unit == 1 else "pair"

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", type=Path, required=True, help="an image, a WAV, any file, or an .npz of tensors")
     parser.add_argument("--output", type=Path, help="image: the boxes drawn; .npz: the output tensors")
     parser.add_argument("--read", metavar="MODEL", help="also read what is in each box, such as with ocr-recognizer")
-    parser.add_argument("--artifact", help="which artifact to run here (default: standard)")
+    parser.add_argument(
+        "--artifact", help="which artifact to run here (default: the one selected before, else the standard)"
+    )
     parser.add_argument("--url", help="ask the daemon at this address, such as http://127.0.0.1:8080")
     parser.add_argument("--token-file", type=Path, help="the daemon's bearer token")
     parser.add_argument("--axis", action="append", default=[], metavar="NAME=SIZE", help="the size of a dynamic axis")

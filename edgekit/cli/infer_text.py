@@ -44,7 +44,8 @@ def times(facts: Mapping[str, Any]) -> str:
     if "url" in facts:
         where = f"{facts.get('artifact', 'an artifact')} at {facts['url']}"
     else:
-        where = f"{facts['artifact']} on {facts['runtime']}, {facts['threads']} threads"
+        by = {"selection": " (selected)", "--artifact": ""}.get(facts["chosen_by"], f" ({facts['chosen_by']})")
+        where = f"{facts['artifact']}{by} on {facts['runtime']}, {facts['threads']} threads"
     names = ("load_ms", "preprocess_ms", "round_trip_ms", "infer_ms", "postprocess_ms", "read_ms")
     parts = [f"{name.removesuffix('_ms').replace('_', ' ')} {facts[name]:.1f} ms" for name in names if name in facts]
     count = facts["inferences"]

@@ -122,18 +122,34 @@ def _samples(
 
 def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of an .npz. Raises CatalogError: no such file, not an .npz, or Python objects inside."""
+    found = _load(path, "an .npz of plain arrays")
+    if isinstance(found, dict):
+        return found
+    raise CatalogError(path, None, "not an .npz of plain arrays: it holds a single array")
+
+
+def read_npy(path: Path) -> Array:
+    """The array of an .npy. Raises CatalogError: no such file, not an .npy, several arrays, or Python objects."""
+    found = _load(path, "an .npy of one plain array")
+    if isinstance(found, dict):
+        raise CatalogError(path, None, f"not an .npy of one plain array: it is an .npz of {', '.join(found) or 'none'}")
+    return found
+
+
+def _load(path: Path, wanted: str) -> dict[str, Array] | Array:
     try:
         with path.open("rb") as file:
-            arrays = np.load(file, allow_pickle=False)
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise CatalogError(path, None, "not an .npz of plain arrays: it holds a single array")
-            return {name: arrays[name] for name in arrays.files}
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.lib.npyio.NpzFile):
+                return {name: found[name] for name in found.files}
+            return np.asarray(found)
     except FileNotFoundError as e:
         raise CatalogError(path, None, "no such file") from e
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as e:
         # Of what is no array at all numpy only says that a pickle could be loaded: no advice for us to pass on.
-        why = "" if "pickle.load" in str(e) else f": {e}"
-        raise CatalogError(path, None, f"not an .npz of plain arrays{why}") from e
+        is_advice = "pickle" in str(e)
+        why = ": it holds Python objects" if "Object arrays" in str(e) else "" if is_advice else f": {e}"
+        raise CatalogError(path, None, f"not {wanted}{why}") from e
 
 
 def _from_npz(model: Model, path: Path, count: int) -> Iterator[Sample]:
