@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repo", type=Path, help="hand over the root of trust of this repository's folder")
     parser.add_argument("--trust-root", type=Path, help="or of this root.json")
     parser.add_argument("--repository", metavar="URL", help="where the device looks for updates")
+    parser.add_argument("--own", type=Path, metavar="FILE", help="device.toml: its name, port, broker and credentials")
     parser.add_argument("--group", default="default", help="whose releases it takes")
     parser.add_argument("--interpreter", default="python3", help="the board's Python; else python3")
     parser.add_argument("--ssh-option", action="append", default=[], metavar="WORD", help="goes to ssh, such as -p2222")
@@ -125,6 +126,7 @@ def _local(args: argparse.Namespace, root: Path) -> int:
         service=args.service,
         trust_root=trust_root,
         settings=settings,
+        own=args.own.read_bytes() if args.own else None,
         retry_denied=args.retry_denied,
     )
     steps = local.plan(wish)
@@ -157,6 +159,8 @@ def _tell(args: argparse.Namespace, root: Path, name: str, outcome: Outcome | No
         return 1
     if local.service_kind(args.service) == "none" and slots.running_slot(root) is None and not args.json:
         print(f"nothing starts it at boot here; by hand: {sys.executable} {root}/{slots.GUARD} {root}")
+        if args.repository:
+            print(f"and, to update when told: {sys.executable} -m edgekit.cli.main update --follow --root {root}")
     return 0
 
 
@@ -198,8 +202,9 @@ def _over(remote: Remote, args: argparse.Namespace, folder: str) -> int:
         sent = far.bring(remote, board, stored, library, progress, python=args.interpreter)
     print(f"{sent / 1024:.0f} KiB sent", file=sys.stderr)
     extra = ("--service", args.service, *(["--json"] if args.json else []), *(["--retry-denied"] * args.retry_denied))
+    own = args.own.read_bytes() if args.own else None
     code, answer, talk = far.finish(
-        remote, board, stored, python=args.interpreter, extra=extra, trust_root=trust_root, settings=settings
+        remote, board, stored, python=args.interpreter, extra=extra, trust_root=trust_root, settings=settings, own=own
     )
     sys.stderr.write(talk)
     sys.stdout.write(answer)

@@ -19,6 +19,7 @@ COMMAND_LINE = "the command line"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="*", help="models to serve: names, or .onnx or .tflite files")
     parser.add_argument("--config", type=Path, help="edgekit.toml; the flags below win over it")
+    parser.add_argument("--own", type=Path, metavar="FILE", help="what this device says of itself; wins over --config")
     parser.add_argument("--artifact", help="run this artifact instead of selecting one")
     parser.add_argument("--latency-ms", type=float, help="the latency that the selection must hold")
     parser.add_argument("--threads", type=int, help="threads a model; else as measured, within the usable cores")
@@ -38,15 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import logging
 
-    from edgekit.config import check_daemon_config, home, load_daemon_config, supervisor
+    from edgekit.config import check_daemon_config, home, supervisor
     from edgekit.errors import RuntimeUnavailable, UsageError
+    from edgekit.own import load_device_config
 
     if bool(args.model) == bool(args.config):
         raise UsageError("give the models to serve, or --config edgekit.toml, one of the two")
+    if args.own and not args.config:
+        raise UsageError("--own goes with --config")
     source = str(args.config) if args.config else COMMAND_LINE
 
     def reread() -> DaemonConfig:
-        return check_daemon_config(configured(load_daemon_config(args.config) if args.config else None, args), source)
+        base = load_device_config(args.config, args.own) if args.config else None
+        return check_daemon_config(configured(base, args), source)
 
     config = reread()
     try:

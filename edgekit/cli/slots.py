@@ -19,8 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the slots as JSON")
     check = parser.add_argument_group("for the guard", "is the daemon that now runs what its release promises?")
     check.add_argument("--self-check", type=Path, metavar="SLOT", help="measure the objectives of the release in SLOT")
-    check.add_argument("--url", default="http://127.0.0.1:8080", help="of the daemon")
-    check.add_argument("--token-file", type=Path, help="file with its bearer token")
+    check.add_argument("--own", type=Path, metavar="FILE", help="what the device says of itself, such as its port")
     check.add_argument("--pid", type=int, help="its process id, for its memory")
     check.add_argument("--seconds", type=float, default=60.0, help="to measure for, at most")
 
@@ -45,6 +44,7 @@ def self_check(args: argparse.Namespace) -> int:
     import msgspec
 
     from edgekit.errors import ReleaseError
+    from edgekit.own import CONFIG, load_device_config
     from edgekit.provision.health import Verdict, judge
     from edgekit.provision.slots import read_release
     from edgekit.serve.client import Client
@@ -52,10 +52,14 @@ def self_check(args: argparse.Namespace) -> int:
     stored = read_release(args.self_check.parent, args.self_check.name)
     if stored is None:
         raise ReleaseError(str(args.self_check), "holds no release to be checked")
-    token = args.token_file.read_text(encoding="ascii").strip() if args.token_file else None
-    with Client(args.url, token=token) as client:
-        if not client.is_ready():
-            verdict = Verdict(healthy=False, reason=f"{args.url} does not say that it is ready")
+    http = load_device_config(args.self_check / CONFIG, args.own).http
+    url = f"http://127.0.0.1:{http.port}"
+    token = Path(http.token_file).read_text(encoding="ascii").strip() if http.token_file else None
+    with Client(url, token=token) as client:
+        if problem := why_no_updater(args.self_check.parent):
+            verdict = Verdict(healthy=False, reason=problem)
+        elif not client.is_ready():
+            verdict = Verdict(healthy=False, reason=f"{url} does not say that it is ready")
         else:
             verdict = judge(
                 stored.release.objectives,
@@ -66,6 +70,20 @@ def self_check(args: argparse.Namespace) -> int:
             )
     print(msgspec.json.encode(verdict).decode())
     return 0 if verdict.healthy else 1
+
+
+def why_no_updater(root: Path) -> str | None:
+    """Why the release that runs us could not bring the next one, or None: it would be the last over the network."""
+    from edgekit.provision.settings import read_settings
+
+    if read_settings(root).repository is None:
+        return None
+    try:
+        import edgekit.provision.follow
+        import edgekit.provision.trust  # noqa: F401
+    except ImportError as e:
+        return f"with it no update would ever come again: {e}"
+    return None
 
 
 def describe(now: Status) -> list[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.cli.slots import DEFAULT_ROOT
 
 if TYPE_CHECKING:
+    from edgekit.config import DaemonConfig
     from edgekit.provision.settings import Settings
     from edgekit.provision.update import Finding, Outcome
 
@@ -21,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate-kb-s", type=float, help="kilobytes a second at most; else as provisioned")
     parser.add_argument("--retry-denied", action="store_true", help="try a release again that failed here")
     parser.add_argument("--no-wait", action="store_true", help="do not wait for the verdict")
+    parser.add_argument(
+        "--follow", action="store_true", help="stay: update when told over MQTT, report what became of it"
+    )
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
@@ -29,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.provision import update
 
     settings = _settings(args)
+    if args.follow:
+        return follow(args.root, settings)
     finding, stored = update.look(args.root, settings, retry_denied=args.retry_denied)
     if args.check or stored is None:
         _print(finding) if args.json else print(describe(finding))
@@ -42,6 +50,68 @@ def run(args: argparse.Namespace) -> int:
     outcome = update.await_verdict(args.root, slot, received_bytes=received)
     _print(outcome) if args.json else print("\n".join(describe_outcome(outcome)))
     return 0 if outcome.is_committed else 1
+
+
+def follow(root: Path, settings: Settings) -> int:
+    """Until a signal; when another release becomes the good one, this process becomes that release's updater."""
+    import logging
+    import signal
+
+    from edgekit.errors import ConfigError
+    from edgekit.provision.follow import Follower
+    from edgekit.provision.settings import FILE
+
+    if settings.repository is None:
+        raise ConfigError(root / FILE, "repository", "this device was not told where to look; give --repository URL")
+    root = root.resolve()
+    _become(root, only_if_other=True)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    config, name = _identity(root)
+    follower = Follower(root, settings, config.mqtt, site=config.site, device=name)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: follower.stop())
+    print(f"following {config.site}/{name} for {root}: {settings.repository}, group {settings.group}", flush=True)
+    if follower.run():
+        print("another release is the good one now: its own updater goes on", file=sys.stderr, flush=True)
+        _become(root, only_if_other=False)
+    return 0
+
+
+def _identity(root: Path) -> tuple[DaemonConfig, str]:
+    """The configuration of the active slot with what is the device's own, and the device's name, as its daemon has."""
+    from edgekit.device.hardware_id import device_id
+    from edgekit.device.tree import Tree
+    from edgekit.errors import ConfigError, SlotError
+    from edgekit.own import CONFIG, OWN, load_device_config
+    from edgekit.provision.state import active_slot
+
+    slot = active_slot(root)
+    if slot is None:
+        raise SlotError("a and b", f"{root} has no release yet: install one with edgekit provision", rolled_back=False)
+    path, own = root / slot / CONFIG, root / "shared" / OWN
+    config = load_device_config(path, own)
+    if config.mqtt.host is None:
+        raise ConfigError(own, "mqtt.host", "without a broker nothing can tell this device to update")
+    name = config.device or device_id(Tree())
+    if name is None:
+        raise ConfigError(own, "device", "nothing unique can be read from this hardware; give the device a name")
+    return config, name
+
+
+def _become(root: Path, *, only_if_other: bool) -> None:
+    """Start this process anew with the code of the active slot, where slots bring their own.
+
+    By the slot's own path and not through the link: what is imported later must be of the same release.
+    """
+    from edgekit.provision.state import active_slot
+
+    here, site = Path(__file__).parents[2], root / (active_slot(root) or "a") / "site"
+    is_ours = here.resolve().is_relative_to(root) and site.is_dir()
+    if only_if_other and (not is_ours or here == site):
+        return
+    env = {**os.environ, "PYTHONPATH": str(site)} if is_ours else dict(os.environ)
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], env)
 
 
 def _settings(args: argparse.Namespace) -> Settings:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from edgekit.errors import ReleaseError, SlotError
 from edgekit.files import write_atomic
+from edgekit.own import OWN
 from edgekit.provision import slots, stage, unit, update
 from edgekit.provision.release import Library, Stored
 from edgekit.provision.settings import Settings, read_settings, write_settings
@@ -39,6 +40,8 @@ class Wish:
     trust_root: bytes | None = None
     "The repository's root metadata: handed over here, never believed on first use."
     settings: Settings | None = None
+    own: bytes | None = None
+    "What the device says of itself: see `edgekit.own`. None: as it is."
     retry_denied: bool = False
 
 
@@ -67,6 +70,9 @@ def plan(wish: Wish) -> tuple[Step, ...]:
         same = not is_new and read_settings(wish.root) == wish.settings
         text = f"remember to look at {wish.settings.repository} as group {wish.settings.group}"
         steps.append(Step(what=text, is_needed=not same))
+    if wish.own is not None:
+        same = _own(wish.root).exists() and _own(wish.root).read_bytes() == wish.own
+        steps.append(Step(what=f"tell the device what is its own, in {_own(wish.root)}", is_needed=not same))
     committed = not is_new and stage.is_committed(wish.root, wish.stored)
     missing = {f.sha256: f.size_bytes for f in wish.stored.release.files if not _is_there(wish.root, f.sha256)}
     size = f"{sum(missing.values()) / 1024:.0f} KiB to copy"
@@ -75,8 +81,10 @@ def plan(wish: Wish) -> tuple[Step, ...]:
     )
     kind = service_kind(wish.service)
     if kind != "none":
-        path, text = _unit(kind, wish.root)
-        steps.append(Step(what=f"install and start {path}", is_needed=not path.exists() or path.read_text() != text))
+        settings = wish.settings or (Settings() if is_new else read_settings(wish.root))
+        for path, text in _units(kind, wish.root, follows=settings.repository is not None):
+            is_needed = not path.exists() or path.read_text() != text
+            steps.append(Step(what=f"install and start {path}", is_needed=is_needed))
     return tuple(steps)
 
 
@@ -90,6 +98,8 @@ def carry_out(wish: Wish, progress: Progress) -> update.Outcome | None:
             write_atomic(_trust(root), wish.trust_root)
         if wish.settings is not None:
             write_settings(root, wish.settings)
+        if wish.own is not None:
+            write_atomic(_own(root), wish.own, mode=0o640)
         fetch = stage.from_folder(wish.library.blob)
         slot = stage.install(root, wish.stored, fetch, progress=progress, retry_denied=wish.retry_denied)
         kind = service_kind(wish.service)
@@ -154,16 +164,25 @@ def _trust(root: Path) -> Path:
     return root / "trust" / "root.json"
 
 
+def _own(root: Path) -> Path:
+    return root / "shared" / OWN
+
+
 def _is_there(root: Path, sha256: str) -> bool:
     return (root / "store" / sha256).exists()
 
 
-def _unit(kind: str, root: Path) -> tuple[Path, str]:
+def _units(kind: str, root: Path, *, follows: bool) -> list[tuple[Path, str]]:
+    """(path, content) of the guard's unit, and of the updater's where the device was told where to look."""
     python = sys.executable
     if kind == "user":
-        return Path.home() / ".config/systemd/user" / unit.NAME, unit.user_unit(root, python=python)
-    text = unit.system_unit(root, python=python, user=USER, groups=existing_groups())
-    return Path("/etc/systemd/system") / unit.NAME, text
+        folder = Path.home() / ".config/systemd/user"
+        guard, updater = unit.user_unit(root, python=python), unit.user_updater(root, python=python)
+    else:
+        folder = Path("/etc/systemd/system")
+        guard = unit.system_unit(root, python=python, user=USER, groups=existing_groups())
+        updater = unit.system_updater(root, python=python, user=USER)
+    return [(folder / unit.NAME, guard), *([(folder / unit.UPDATER, updater)] if follows else [])]
 
 
 def existing_groups(file: Path = Path("/etc/group")) -> tuple[str, ...]:
@@ -173,16 +192,18 @@ def existing_groups(file: Path = Path("/etc/group")) -> tuple[str, ...]:
 
 
 def _install_service(kind: str, root: Path) -> None:
-    path, text = _unit(kind, root)
+    units = _units(kind, root, follows=read_settings(root).repository is not None)
     if kind == "system":
         if subprocess.run(["id", USER], capture_output=True, check=False).returncode != 0:
             _run(["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", USER])
         _run(["chown", "-R", f"{USER}:{USER}", str(root)])
     systemctl = ["systemctl"] if kind == "system" else ["systemctl", "--user"]
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
+    stale = [(path, text) for path, text in units if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path, text in stale:
         write_atomic(path, text.encode())
+    if stale:
         _run([*systemctl, "daemon-reload"])
-    _run([*systemctl, "enable", "--now", unit.NAME])
+    _run([*systemctl, "enable", "--now", *(path.name for path, _ in units)])
     if kind == "user" and shutil.which("loginctl"):  # else it ends when its user logs out
         _run(["loginctl", "enable-linger"])
 

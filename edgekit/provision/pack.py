@@ -21,6 +21,7 @@ from edgekit.config import DaemonConfig, Home, ModelConfig, load_daemon_config
 from edgekit.errors import ConfigError, ReleaseError, RuntimeUnavailable
 from edgekit.fetch import all_artifacts, cached_path, standard_artifact
 from edgekit.manifest import Model
+from edgekit.own import CONFIG, OWN
 from edgekit.provision import wheelhouse
 from edgekit.provision.health import write_samples
 from edgekit.provision.release import LaunchSpec, Library, Objective, Release, ReleaseFile, Stored, Target, seal
@@ -29,7 +30,6 @@ from edgekit.provision.wheel import installed_bytes
 if TYPE_CHECKING:
     from edgekit.runtimes.session import Session
 
-CONFIG = "edgekit.toml"
 SAMPLE_COUNT = 32
 CHECK_S = 60.0
 Progress = Callable[[str, float], None]
@@ -98,7 +98,7 @@ def pack(order: Order, library: Library, home: Home, progress: Progress) -> Stor
             name=order.name,
             sequence=order.sequence,
             target=order.target if any(file.is_wheel for file in box.files) else Target(),
-            launch=_launch(config, objectives, order, has_wheels=any(file.is_wheel for file in box.files)),
+            launch=_launch(objectives, order, has_wheels=any(file.is_wheel for file in box.files)),
             files=tuple(sorted(box.files, key=lambda file: file.path)),
             objectives=tuple(objectives),
         )
@@ -236,13 +236,12 @@ def _put_wheels(box: Box, order: Order, folder: Path, progress: Progress) -> Non
         box.put(wheel.name, wheel, is_wheel=True)
 
 
-def _launch(config: DaemonConfig, objectives: Sequence[Objective], order: Order, *, has_wheels: bool) -> LaunchSpec:
+def _launch(objectives: Sequence[Objective], order: Order, *, has_wheels: bool) -> LaunchSpec:
     edgekit = ("{python}", "-m", "edgekit.cli.main")
     # 662 samples of each bounded model at twice its bound, and the accuracy samples of all
     bounded_s = sum(SAMPLES_FOR_P99 * 2 * objective.p99_ms / 1e3 for objective in objectives if objective.p99_ms)
     seconds = CHECK_S + bounded_s
-    check = (*edgekit, "slots", "--self-check", "{slot}", "--url", f"http://127.0.0.1:{config.http.port}")
-    token = ("--token-file", config.http.token_file) if config.http.token_file else ()
+    own = ("--own", f"{{root}}/shared/{OWN}")
     env = {
         "EDGEKIT_HOME": "{slot}/home",
         "PYTHONNOUSERSITE": "1",
@@ -250,8 +249,8 @@ def _launch(config: DaemonConfig, objectives: Sequence[Objective], order: Order,
         "PYTHONPYCACHEPREFIX": "{root}/cache",
     }
     return LaunchSpec(
-        run=(*edgekit, "run", "--config", CONFIG),
-        check=(*check, *token, "--pid", "{pid}", "--seconds", f"{seconds:.0f}"),
+        run=(*edgekit, "run", "--config", CONFIG, *own),
+        check=(*edgekit, "slots", "--self-check", "{slot}", *own, "--pid", "{pid}", "--seconds", f"{seconds:.0f}"),
         env=env | ({"PYTHONPATH": "{slot}/site"} if has_wheels else {}),
         ready_s=order.ready_s,
         check_s=min(seconds * 1.5 + 30, 3600.0),

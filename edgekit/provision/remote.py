@@ -161,6 +161,7 @@ def finish(
     extra: tuple[str, ...],
     trust_root: bytes | None,
     settings: Settings | None,
+    own: bytes | None = None,
 ) -> tuple[int, str, str]:
     """Let the board provision itself from what was brought. (exit code, its answer, its talk)."""
     incoming = f"{board.root}/incoming"
@@ -177,6 +178,9 @@ def finish(
     if trust_root is not None:
         put(remote, f"{incoming}/root-of-trust", trust_root)
         words += ["--trust-root", f"{incoming}/root-of-trust"]
+    if own is not None:
+        put(remote, f"{incoming}/own", own)
+        words += ["--own", f"{incoming}/own"]
     if settings is not None:
         words += ["--repository", settings.repository or "", "--group", settings.group]
     done = remote.run([*env, python, "-m", "edgekit.cli.main", *words], timeout_s=7200.0)

@@ -32,6 +32,8 @@ class Finding:
     group: str
     offered: str | None
     "None: nothing for this group."
+    digest: str | None
+    "Of the offered manifest."
     sequence: int | None
     active: str | None
     will_install: bool
@@ -67,6 +69,7 @@ def look(root: Path, settings: Settings, *, retry_denied: bool = False) -> tuple
             repository=settings.repository or "",
             group=settings.group,
             offered=offer[0].release if offer else None,
+            digest=offer[1].digest if offer else None,
             sequence=offer[0].sequence if offer else None,
             active=active.release if active else None,
             will_install=will_install,
@@ -107,14 +110,19 @@ def bring(
 ) -> tuple[str | None, int]:
     """Stage and switch; (slot, bytes received). Raises Cancelled also while the application holds updates back."""
     raise_if_held(root)
-    manners = Manners(
-        bytes_per_s=settings.bytes_per_s, is_cancelled=lambda: is_cancelled() or (root / "shared" / HOLD).exists()
-    )
-    download = Download(settings.repository or "", manners)
+    download = downloader(root, settings, is_cancelled)
     if settings.jitter_s > 0:
         time.sleep(random.uniform(0, settings.jitter_s))
     slot = stage.install(root, stored, download, progress=progress, retry_denied=retry_denied)
     return slot, download.received_bytes
+
+
+def downloader(root: Path, settings: Settings, is_cancelled: Callable[[], bool]) -> Download:
+    """From the device's repository, with its manners; it ends also when the application begins to hold updates back."""
+    manners = Manners(
+        bytes_per_s=settings.bytes_per_s, is_cancelled=lambda: is_cancelled() or (root / "shared" / HOLD).exists()
+    )
+    return Download(settings.repository or "", manners)
 
 
 def raise_if_held(root: Path) -> None:
