@@ -63,9 +63,21 @@ def test_a_chip_has_its_npu(compatible: str, kind: str, name: str, cores: int | 
 
 @pytest.mark.parametrize(
     "compatible",
-    ["rockchip,rk3399", "rockchip,rk3588sx", "fsl,imx8mm", "fsl,imx8mq", "ti,am625", "ti,am64", "qcom,sdm845",
-     "brcm,bcm2712", "allwinner,sun50i-h6", "amlogic,s905x3", "fsl,imx9", "rockchip,rk35889"],
-)  # fmt: skip
+    [
+        "rockchip,rk3399",
+        "rockchip,rk3588sx",
+        "fsl,imx8mm",
+        "fsl,imx8mq",
+        "ti,am625",
+        "ti,am64",
+        "qcom,sdm845",
+        "brcm,bcm2712",
+        "allwinner,sun50i-h6",
+        "amlogic,s905x3",
+        "fsl,imx9",
+        "rockchip,rk35889",
+    ],
+)
 def test_a_chip_without_one_is_not_given_one(compatible: str, plant: Plant) -> None:
     kinds = {"rknpu", "vsi_npu", "ethosu", "neutron", "c7x_mma", "hexagon"}
     root = plant(tree("maker,board", compatible))
@@ -74,9 +86,13 @@ def test_a_chip_without_one_is_not_given_one(compatible: str, plant: Plant) -> N
 
 @pytest.mark.parametrize(
     ("soc", "precisions"),
-    [("rockchip,rk3588", ("int8", "int16", "fp16")), ("rockchip,rk3562", ("int8",)), ("fsl,imx93", ("int8",)),
-     ("fsl,imx8mp", ("int8", "int16", "fp16"))],
-)  # fmt: skip
+    [
+        ("rockchip,rk3588", ("int8", "int16", "fp16")),
+        ("rockchip,rk3562", ("int8",)),
+        ("fsl,imx93", ("int8",)),
+        ("fsl,imx8mp", ("int8", "int16", "fp16")),
+    ],
+)
 def test_precisions_are_the_chips_own(soc: str, precisions: tuple[str, ...], plant: Plant) -> None:
     (npu,) = [a for a in probe(plant(tree("b,b", soc))).accelerators if a.kind != "cuda_igpu"]
     assert npu.precisions == precisions
