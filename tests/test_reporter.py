@@ -25,20 +25,12 @@ from edgekit.telemetry.messages import Ack, Birth, Command, Readings, Received, 
 from edgekit.telemetry.outbox import NOTHING
 from edgekit.telemetry.reporter import Recorder, Reporter
 from edgekit.telemetry.watch import Watcher
+from tests.network import QUICK, until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 KINDS = [pytest.param("mosquitto", marks=[pytest.mark.broker, needs_mosquitto]), "amqtt"]
 WINDOW_S = 0.25
 CAM = ("hall", "cam-1")
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 class Stage:
@@ -56,7 +48,7 @@ class Stage:
         return self.broker
 
     def watch(self) -> Watcher:
-        self.watcher = Watcher(MqttConfig(host="127.0.0.1", port=self.broker.port))
+        self.watcher = Watcher(MqttConfig(host="127.0.0.1", port=self.broker.port), back_off=QUICK)
         self._ends.callback(self.watcher.stop)
         self.watcher.start()
         assert until(lambda: self.watcher is not None and self.watcher.connected)
@@ -75,6 +67,7 @@ class Stage:
             birth=lambda epoch: Birth(epoch=epoch, t_unix_ms=0, board="Pi 5"),
             readings=lambda: Readings(memory_available_bytes=5, memory_total_bytes=8),
             recorder=recorder,
+            back_off=QUICK,
             **options,  # type: ignore[arg-type]
         )
         self._ends.callback(lambda: reporter.stop("the test ended", timeout_s=0.5))

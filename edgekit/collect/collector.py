@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import secrets
 import sqlite3
 import threading
@@ -22,6 +21,7 @@ from edgekit.collect.store import Store
 from edgekit.config import MqttConfig
 from edgekit.errors import BrokerError
 from edgekit.fleet import Fleet, fold
+from edgekit.telemetry.backoff import EAGER, BackOff
 from edgekit.telemetry.connection import check_config
 from edgekit.telemetry.histogram import quantile
 from edgekit.telemetry.messages import EVERYONE, ROOT, Ack, Birth, Received, decode, encode, parse_topic, topic
@@ -31,7 +31,6 @@ from edgekit.telemetry.stream import Stream
 logger = logging.getLogger(__name__)
 
 COMMIT_S, FOLD_S, CLEAN_S, POUR_S = 0.25, 1.0, 10.0, 300.0
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 _HEARD = (("metrics", 0), ("status", 1), ("birth", 1), ("event", 1), ("reply", 1))
 """Windows with QoS 0: the acknowledgement that counts is ours, after the commit; the broker's would add nothing."""
 
@@ -65,13 +64,14 @@ class Collector:
         retention: Retention | None = None,
         commit_s: float = COMMIT_S,
         recording: RecordingWriter | None = None,
+        back_off: BackOff = EAGER,
     ) -> None:
         """Raises ConfigError for settings that can never work, and for a file that is no history of ours."""
         check_config(config)
         self._config, self._path, self._commit_s = config, path, commit_s
         self._retention = retention or Retention()
         self._sites = tuple(sites) if sites else ()
-        self._recording = recording
+        self._recording, self._back_off = recording, back_off
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._fleet = Fleet()
         self._unfolded: deque[Received] = deque()
@@ -96,11 +96,10 @@ class Collector:
             try:
                 self._listen(on_state)
             except BrokerError as e:
-                failures = 0 if time.monotonic() - began_s > LONGEST_WAIT_S else failures + 1
+                failures = self._back_off.failures(failures, lasted_s=time.monotonic() - began_s)
                 self._say(e.detail, on_state)
                 self._settle(None)
-                wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(failures, 10)) * random.uniform(0.3, 1.0)
-                self._stopping.wait(wait_s)
+                self._stopping.wait(self._back_off.wait_s(failures))
         with self._lock:
             self._store.pour(self._intake.poured(), rolled=self._intake.newest)
             self._store.close()

@@ -9,6 +9,7 @@ from edgekit.config import MqttConfig
 from edgekit.errors import BrokerError
 from edgekit.sim.device import SimDevice
 from edgekit.telemetry import packets
+from edgekit.telemetry.keepalive import KeepAlive
 from edgekit.telemetry.messages import EVERYONE, Ack, State, decode, topic
 from edgekit.telemetry.outbox import Item
 from edgekit.telemetry.pace import Pace
@@ -23,7 +24,7 @@ class Session:
     def __init__(self, device: SimDevice, config: MqttConfig, *, history_per_s: float) -> None:
         """Raises BrokerError when it cannot even begin."""
         self.device, self.is_ready, self.asked_for_birth = device, False, False
-        self._keepalive_s, self._spoke_s = config.keepalive_s, time.monotonic()
+        self._watch = KeepAlive(config.keepalive_s, time.monotonic(), time.monotonic())
         self._parser, self._out = packets.Parser(), bytearray()
         self._in_flight: dict[int, Item | None] = {}
         self._next_id = 1
@@ -51,16 +52,20 @@ class Session:
             raise BrokerError(self.device.name, str(e)) from e
         if not data:
             raise BrokerError(self.device.name, "hung up")
+        self._watch.heard_s = time.monotonic()
         for packet in self._parser.feed(data):
             self._take(packet)
 
     def write(self) -> None:
         """Send what waits, and what of the outbox may be sent now. Raises BrokerError."""
         now_s = time.monotonic()
+        if self._watch.is_dead(now_s):
+            raise BrokerError(self.device.name, self._watch.verdict)
         if self._pace is not None:
             self._publish_waiting(self._pace, now_s)
-        if now_s - self._spoke_s > self._keepalive_s / 2 and self.is_ready:
+        if self.is_ready and self._watch.is_due(now_s):
             self._out += packets.pingreq()
+            self._watch.pinged_s = now_s
         if not self._out:
             return
         try:
@@ -69,12 +74,12 @@ class Session:
             return
         except OSError as e:
             raise BrokerError(self.device.name, str(e)) from e
-        self._spoke_s = now_s
+        self._watch.spoke_s = now_s
         del self._out[:sent]
 
     def is_due(self, now_s: float) -> bool:
         """Whether `write` has something to do although nothing came."""
-        return self.is_ready and (self.device.outbox.depth > 0 or now_s - self._spoke_s > self._keepalive_s / 2)
+        return self._watch.is_due(now_s) or (self.is_ready and self.device.outbox.depth > 0)
 
     def introduce(self) -> None:
         """Status and birth, retained."""

@@ -24,6 +24,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edgekit.config import MqttConfig
 from edgekit.errors import BrokerError, ConfigError
+from edgekit.telemetry.keepalive import idle_s, patience_s, wire_keepalive_s
 from edgekit.telemetry.messages import Received
 
 CONNECT_S, CONNACK_S, SUBACK_S = 5.0, 10.0, 10.0
@@ -54,7 +55,7 @@ def check_config(config: MqttConfig) -> None:
         raise ConfigError("[mqtt]", "host", "this key is required to reach a broker")
     for key, value, low, high in (
         ("port", config.port, 1, 65535),
-        ("keepalive_s", config.keepalive_s, 1, 65535),
+        ("keepalive_s", config.keepalive_s, 2, 65535),
         ("window_s", config.window_s, 0.1, 86400),
         ("outbox_bytes", config.outbox_bytes, 65536, 2**40),
         ("commit_s", config.commit_s, 0.01, 3600),
@@ -83,6 +84,8 @@ class Connection:
         self.endpoint = f"{config.host}:{config.port}"
         self.in_flight_limit = IN_FLIGHT
         self.max_packet_bytes: int | None = None
+        self.idle_s = idle_s(config.keepalive_s)
+        "The longest `step` with which a silent broker is noticed in time."
         self.taken_over = False
         self.lost: str | None = None
         self.acknowledged: list[int] = []
@@ -117,13 +120,13 @@ class Connection:
 
     def open(self) -> None:
         """Connect and wait until the broker has accepted us. Raises BrokerError; ProtocolRefused for the version."""
-        config = self._config
+        config, keepalive_s = self._config, wire_keepalive_s(self._config.keepalive_s)
         try:
             self._credentials()
             if self._protocol is MQTTProtocolVersion.MQTTv5:
-                self._client.connect(config.host or "", config.port, config.keepalive_s, clean_start=True)
+                self._client.connect(config.host or "", config.port, keepalive_s, clean_start=True)
             else:
-                self._client.connect(config.host or "", config.port, config.keepalive_s)
+                self._client.connect(config.host or "", config.port, keepalive_s)
         except (OSError, ValueError) as e:
             raise BrokerError(self.endpoint, describe(e)) from e
         self._selector.register(self._wake_read, selectors.EVENT_READ)
@@ -172,7 +175,7 @@ class Connection:
             if self._client.want_write():
                 self._client.loop_write()
             if self._client.loop_misc() is not MQTTErrorCode.MQTT_ERR_SUCCESS:
-                self.lost = self.lost or f"no answer for {1.5 * self._config.keepalive_s:.0f} s"
+                self.lost = self.lost or f"no answer for {patience_s(self._config.keepalive_s):.0f} s"
         except _BAD_PACKET as e:
             self.lost = self.lost or f"it does not speak MQTT as we do ({describe(e)})"
 

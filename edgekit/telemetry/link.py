@@ -7,7 +7,6 @@ again. Callers get no exception from a broken connection: they see `state`, and 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import deque
@@ -18,17 +17,17 @@ from paho.mqtt.enums import MQTTProtocolVersion
 
 from edgekit.config import MqttConfig
 from edgekit.errors import BrokerError
+from edgekit.telemetry.backoff import PATIENT, BackOff
 from edgekit.telemetry.connection import Connection, Outgoing, ProtocolRefused, check_config
 from edgekit.telemetry.messages import Received
 from edgekit.telemetry.outbox import Item, Outbox
-from edgekit.telemetry.pace import Pace
+from edgekit.telemetry.pace import InFlight, Pace
 
 logger = logging.getLogger(__name__)
 
-FIRST_WAIT_S, LONGEST_WAIT_S, STABLE_S = 1.0, 60.0, 30.0
-TAKEOVER_WAIT_S = 30.0
-"""Two devices with one id kick each other off; this keeps the fight slow enough to be seen and mended."""
 IDLE_S = 1.0
+UNACKNOWLEDGED_S = 30.0
+"""A broker that answers pings and nothing else would keep what is in flight for ever: after this it is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,8 @@ class Link:
         on_state: Callable[[LinkState], None] = lambda _: None,
         outbox: Outbox | None = None,
         prepare: Callable[[Item], bytes] = lambda item: item.payload,
-        takeover_wait_s: float = TAKEOVER_WAIT_S,
+        back_off: BackOff = PATIENT,
+        unacknowledged_s: float = UNACKNOWLEDGED_S,
     ) -> None:
         """Raises ConfigError for settings that can never connect.
 
@@ -83,7 +83,7 @@ class Link:
         self.outbox = outbox or Outbox()
         self._config, self._client_id, self._subscriptions = config, client_id, tuple(subscriptions)
         self._opening, self._on_message, self._on_state = opening, on_message, on_state
-        self._prepare, self._takeover_wait_s = prepare, takeover_wait_s
+        self._prepare, self._back_off, self._unacknowledged_s = prepare, back_off, unacknowledged_s
         self._protocols = [MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311]
         self._direct: deque[Outgoing] = deque()
         self._takes_direct = False
@@ -153,11 +153,8 @@ class Link:
             if self._reopen.is_set():
                 self._reopen.clear()
                 continue
-            self.failures = 0 if time.monotonic() - began > STABLE_S else self.failures + 1
-            wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures - 1, 10)) * random.uniform(0.2, 1.0)
-            if taken_over:
-                wait_s = self._takeover_wait_s * random.uniform(1.0, 2.0)
-            self._stopping.wait(wait_s)
+            self.failures = self._back_off.failures(self.failures, lasted_s=time.monotonic() - began)
+            self._stopping.wait(self._back_off.wait_s(self.failures, taken_over=taken_over))
         if not self._delivered:
             left = f"with {self.outbox.depth} messages undelivered" if self.outbox.depth else "without a connection"
             self._say(LinkState(connected=False, text=f"stopped {left}"))
@@ -214,7 +211,7 @@ class Link:
 
     def _serve(self, connection: Connection) -> bool:
         """Send and receive until the connection ends. True when it may end cleanly, everything being delivered."""
-        in_flight: dict[int, Item | None] = {}
+        in_flight = InFlight()
         pace = Pace(self.outbox, self._config.history_per_s, now_s=time.monotonic())
         said_farewell = False
         while connection.lost is None and not self._reopen.is_set():
@@ -223,30 +220,35 @@ class Link:
             if self._stopping.is_set():
                 if not said_farewell and (not self.outbox.unsent or time.monotonic() >= self._flush_until - 1.0):
                     said_farewell = True
-                    in_flight |= dict.fromkeys(map(connection.publish, self._farewell))
-                elif said_farewell and None not in in_flight.values():
+                    for message in self._farewell:
+                        in_flight.add(connection.publish(message), None, now_s=time.monotonic())
+                elif said_farewell and in_flight.only_items:
                     return True
                 if time.monotonic() >= self._flush_until:
                     return False
-            connection.step(0.05 if self._stopping.is_set() else pace.wait_s(IDLE_S, now_s=time.monotonic()))
-            for mid in connection.acknowledged:
-                if item := in_flight.pop(mid, None):
+            idle_s = min(IDLE_S, connection.idle_s)
+            connection.step(0.05 if self._stopping.is_set() else pace.wait_s(idle_s, now_s=time.monotonic()))
+            for packet_id in connection.acknowledged:
+                if item := in_flight.acknowledged(packet_id):
                     self.outbox.delivered(item)
             connection.acknowledged.clear()
+            if in_flight.waited_s(time.monotonic()) > self._unacknowledged_s:
+                connection.lost = connection.lost or f"acknowledged nothing for {self._unacknowledged_s:.0f} s"
         return False
 
-    def _send(self, connection: Connection, in_flight: dict[int, Item | None], pace: Pace) -> None:
+    def _send(self, connection: Connection, in_flight: InFlight, pace: Pace) -> None:
         """Publish what may be in flight now."""
+        now_s = time.monotonic()
         while self._direct and len(in_flight) < connection.in_flight_limit:
-            in_flight[connection.publish(self._direct.popleft())] = None
+            in_flight.add(connection.publish(self._direct.popleft()), None, now_s=now_s)
         if self._direct:
             return
-        for item in pace.next(connection.in_flight_limit - len(in_flight), now_s=time.monotonic()):
+        for item in pace.next(connection.in_flight_limit - len(in_flight), now_s=now_s):
             payload = self._prepare(item)
             if connection.max_packet_bytes and len(payload) + 256 > connection.max_packet_bytes:
                 self.outbox.drop(item.number, "larger than the broker takes")
                 continue
-            in_flight[connection.publish(Outgoing(item.topic, payload))] = item
+            in_flight.add(connection.publish(Outgoing(item.topic, payload)), item, now_s=now_s)
 
     def _say(self, state: LinkState) -> None:
         changed = (state.connected, state.text) != (self.state.connected, self.state.text)

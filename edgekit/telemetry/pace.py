@@ -1,4 +1,7 @@
-"""In which order and how fast an outbox is emptied after an outage: live windows first, history at a stated rate."""
+"""In which order and how fast an outbox is emptied after an outage: live windows first, history at a stated rate.
+
+And what of it is under way.
+"""
 
 from __future__ import annotations
 
@@ -56,3 +59,30 @@ class Pace:
             self._has_history = False
         self._allowance = max(0.0, self._allowance - len(found))
         return found
+
+
+class InFlight:
+    """What was sent over a connection and not acknowledged, by packet id, oldest first."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, tuple[Item | None, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def add(self, packet_id: int, item: Item | None, *, now_s: float) -> None:
+        """`item`: None for a message that is not from the outbox."""
+        self._sent[packet_id] = (item, now_s)
+
+    def acknowledged(self, packet_id: int) -> Item | None:
+        """It has arrived; the item it was, if it was one."""
+        return self._sent.pop(packet_id, (None, 0.0))[0]
+
+    @property
+    def only_items(self) -> bool:
+        """Whether all messages from outside the outbox have arrived."""
+        return all(item is not None for item, _ in self._sent.values())
+
+    def waited_s(self, now_s: float) -> float:
+        """How long the oldest has been under way; 0 when nothing is."""
+        return now_s - next(iter(self._sent.values()))[1] if self._sent else 0.0

@@ -20,6 +20,7 @@ import msgspec
 
 from edgekit.config import NAME_PATTERN, MqttConfig
 from edgekit.errors import ConfigError
+from edgekit.telemetry.backoff import PATIENT, BackOff
 from edgekit.telemetry.clock import boot_id, clock_synced, unix_ms
 from edgekit.telemetry.commands import CommandDesk
 from edgekit.telemetry.connection import Outgoing
@@ -67,6 +68,7 @@ class Reporter:
         readings: Callable[[], Readings],
         recorder: Recorder,
         on_command: Callable[[Command], Reply] | None = None,
+        back_off: BackOff = PATIENT,
     ) -> None:
         """Raises ConfigError for settings that can never work.
 
@@ -108,6 +110,7 @@ class Reporter:
             on_state=self._on_link,
             prepare=self._prepare,
             outbox=self._outbox,
+            back_off=back_off,
         )
         self._outbox.on_ready = self._link.wake
         self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)

@@ -13,6 +13,7 @@ from edgekit.config import MqttConfig
 from edgekit.errors import BrokerError
 from edgekit.telemetry import packets
 from edgekit.telemetry.connection import CONNACK_S, CONNECT_S, describe
+from edgekit.telemetry.keepalive import KeepAlive
 from edgekit.telemetry.messages import Received
 
 _READ_BYTES = 256 * 1024
@@ -24,11 +25,10 @@ class Stream:
     def __init__(self, config: MqttConfig, client_id: str, filters: Sequence[tuple[str, int]]) -> None:
         """Connect, subscribe to (filter, QoS) pairs and wait for the answer. Raises BrokerError."""
         self.endpoint = f"{config.host}:{config.port}"
-        self._keepalive_s = config.keepalive_s
         self._parser = packets.Parser()
         self._out = bytearray()
         self._early: list[packets.Packet] = []
-        self._heard_s = self._spoke_s = self._pinged_s = time.monotonic()
+        self._watch = KeepAlive(config.keepalive_s, time.monotonic(), time.monotonic())
         try:
             self._socket = _open(config)
         except (OSError, ValueError) as e:
@@ -57,8 +57,8 @@ class Stream:
 
     def receive(self, timeout_s: float) -> list[Received]:
         """What has arrived, waiting at most `timeout_s` for something; messages with QoS 1 are acknowledged."""
-        self._keep_alive()
         data = self._read(timeout_s)
+        self._keep_alive()  # after reading: what came while we were busy is a sign of life
         now_s = time.time()
         try:
             arrived = [*self._early, *self._parser.feed(data)] if data or self._early else []
@@ -89,7 +89,7 @@ class Stream:
             except OSError as e:
                 raise BrokerError(self.endpoint, f"the connection was lost ({describe(e)})") from e
             del self._out[:sent]
-            self._spoke_s = time.monotonic()
+            self._watch.spoke_s = time.monotonic()
 
     def close(self) -> None:
         """Disconnect; what the broker does not take at once is not sent."""
@@ -117,16 +117,16 @@ class Stream:
             raise BrokerError(self.endpoint, f"the connection was lost ({describe(e)})") from e
         if not data:
             raise BrokerError(self.endpoint, "the connection was lost")
-        self._heard_s = time.monotonic()
+        self._watch.heard_s = time.monotonic()
         return data
 
     def _keep_alive(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._heard_s > 1.5 * self._keepalive_s:
-            raise BrokerError(self.endpoint, f"no answer for {1.5 * self._keepalive_s:.0f} s")
-        if now_s - max(self._pinged_s, min(self._spoke_s, self._heard_s)) > self._keepalive_s / 2:
+        if self._watch.is_dead(now_s):
+            raise BrokerError(self.endpoint, self._watch.verdict)
+        if self._watch.is_due(now_s):
             self._out += packets.pingreq()
-            self._pinged_s = now_s
+            self._watch.pinged_s = now_s
 
     def _send_now(self, data: bytes) -> None:
         self._socket.sendall(data)

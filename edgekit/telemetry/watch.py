@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from edgekit.config import MqttConfig
+from edgekit.telemetry.backoff import EAGER, BackOff
 from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.link import Link, Opening
 from edgekit.telemetry.messages import EVERYONE, ROOT, Command, Received, encode, topic
@@ -21,7 +22,14 @@ _OVERHEAD_BYTES = 200
 class Watcher:
     """A reader of the fleet that stays connected. Its methods may be called from any thread."""
 
-    def __init__(self, config: MqttConfig, *, sites: Sequence[str] | None = None, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        config: MqttConfig,
+        *,
+        sites: Sequence[str] | None = None,
+        max_bytes: int = MAX_BYTES,
+        back_off: BackOff = EAGER,
+    ) -> None:
         """Raises ConfigError for settings that can never connect.
 
         Args:
@@ -37,6 +45,7 @@ class Watcher:
             subscriptions=[f"{ROOT}/{site}/#" for site in sites] if sites else [f"{ROOT}/#"],
             opening=self._opening,
             on_message=self._on_message,
+            back_off=back_off,
         )
 
     def start(self) -> None:

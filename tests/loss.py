@@ -1,0 +1,111 @@
+"""The claim of telemetry, put to the test over any broker: what a device stored is in the collector exactly once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from edgekit.collect.collector import Collector
+from edgekit.collect.store import Store
+from edgekit.config import MqttConfig
+from edgekit.fleet import Fleet, Presence, fold
+from edgekit.telemetry.messages import Birth, Readings
+from edgekit.telemetry.reporter import Recorder, Reporter
+from edgekit.telemetry.watch import Watcher
+from tests.network import QUICK, Proxy, until
+
+KEEPALIVE_S = 2
+BOUND_S = 1.5 * KEEPALIVE_S
+GRAIN_S = 6.0
+"""mosquitto looks for silent clients every 5 s, by a clock of whole seconds."""
+WINDOW_S = 0.1
+
+Window = tuple[str, int, int]
+"""Device, epoch, sequence number."""
+
+
+class Field:
+    """A device and a collector, each behind a network of its own, and a reader beside the broker."""
+
+    def __init__(self, folder: Path, *ports: int) -> None:
+        self._ends = contextlib.ExitStack()
+        self.folder, self.stored = folder, set[Window]()
+        self.device_net, self.collector_net = Proxy(*ports), Proxy(*ports)
+        self.reader_net = Proxy(*ports)
+        for proxy in (self.device_net, self.collector_net, self.reader_net):
+            self._ends.callback(proxy.close)
+        self.fleet = Fleet()
+        self.watcher = Watcher(self._config(self.reader_net), back_off=QUICK)
+        self.watcher.start()
+        self._ends.callback(self.watcher.stop)
+        self.collector = Collector(self._config(self.collector_net), folder / "h.db", commit_s=0.05, back_off=QUICK)
+        thread = threading.Thread(target=self.collector.run, daemon=True)
+        thread.start()
+        self._ends.callback(thread.join)
+        self._ends.callback(self.collector.stop)
+        self.reporter = self._reporter("cam-1")
+        self.reporter.start()
+        assert until(lambda: self.reporter.state.connected and self.presence() is Presence.ONLINE, 30.0)
+
+    def _config(self, network: Proxy, **settings: object) -> MqttConfig:
+        kind = {"host": "127.0.0.1", "port": network.port, "keepalive_s": KEEPALIVE_S, **settings}
+        return MqttConfig(**kind)  # type: ignore[arg-type]
+
+    def _reporter(self, name: str) -> Reporter:
+        recorder = Recorder()
+        reporter = Reporter(
+            self._config(self.device_net, window_s=WINDOW_S, commit_s=0.05, collector=True, history_per_s=500.0),
+            site="hall",
+            device=name,
+            state_folder=self.folder / name,
+            birth=lambda epoch: Birth(epoch=epoch, t_unix_ms=0, board="Pi 5", window_ms=int(WINDOW_S * 1000)),
+            readings=Readings,
+            recorder=recorder,
+            back_off=QUICK,
+        )
+        store = reporter._link.store
+
+        def note(topic: str, payload: bytes, *, window: tuple[int, int] | None = None) -> None:
+            if window is not None:
+                self.stored.add((name, *window))
+            store(topic, payload, window=window)
+
+        reporter._link.store = note  # type: ignore[method-assign]
+        self._ends.callback(lambda: reporter.stop("the test ended", timeout_s=0.5))
+        return reporter
+
+    def presence(self) -> Presence | None:
+        """What a reader sees of the device now."""
+        self.fleet = fold(self.fleet, self.watcher.drain(), now_s=time.time())
+        device = self.fleet.devices.get(("hall", "cam-1"))
+        return device.presence if device else None
+
+    def seconds_until(self, condition: Callable[[], bool]) -> float:
+        """How long it took to come true; fails after ten seconds."""
+        began_s = time.monotonic()
+        assert until(condition), (self.reporter.state, self.watcher.state, self.collector.state, self.presence())
+        return time.monotonic() - began_s
+
+    def assert_nothing_lost(self, *, timeout_s: float = 30.0) -> None:
+        """Everything the device stored is in the collector once; then the device goes in order."""
+        assert until(lambda: len(self.stored) > 10)
+        assert until(lambda: self.reporter.state.connected), self.reporter.state
+        assert until(lambda: self.presence() is Presence.ONLINE), self.presence()
+        self.reporter._window_s = 3600.0  # the window that is open now is the last
+        assert until(lambda: self.reporter._outbox.depth == 0, timeout_s), self.reporter._outbox.state()
+        assert self.reporter._outbox.dropped == {}
+        self._ends.close()
+        store = Store(self.folder / "h.db")
+        found = Counter((store.names[w.device][1], w.epoch, w.seq) for w in store.windows())
+        store.close()
+        assert self.stored - found.keys() == set()
+        assert {window: count for window, count in found.items() if count != 1} == {}
+
+    def close(self) -> None:
+        for network in (self.device_net, self.collector_net, self.reader_net):
+            network.heal()
+        self._ends.close()
