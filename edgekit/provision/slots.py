@@ -221,7 +221,10 @@ def target_of_rollback(root: Path) -> Slot:
 
 
 def roll_back(root: Path, reason: str) -> str:
-    """Make the other, good slot the active one and refuse the release we leave. Returns the slot we go to."""
+    """Make the other, good slot the active one and refuse the release we leave; the one we go to is refused no more.
+
+    Returns the slot we go to.
+    """
     back = target_of_rollback(root).slot
     active = state.other(back)
 
@@ -230,6 +233,7 @@ def roll_back(root: Path, reason: str) -> str:
             state.mark_bad(table, active, reason, time.time())
         else:
             state.deny(table, table["slots"][active].get("digest"), reason, time.time())
+        table["denied"].pop(table["slots"][back].get("digest"), None)  # who goes back to it allows it again
         return back
 
     state.change(root, leave)
