@@ -11,13 +11,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit.errors import ReleaseError, SlotError
 from edgekit.files import write_atomic
-from edgekit.own import OWN
-from edgekit.provision import slots, stage, unit, update
+from edgekit.provision import enrol, slots, stage, unit, update
+from edgekit.provision.enrol import Own
 from edgekit.provision.release import Library, Stored
 from edgekit.provision.settings import Settings, read_settings, write_settings
 
@@ -40,9 +40,11 @@ class Wish:
     trust_root: bytes | None = None
     "The repository's root metadata: handed over here, never believed on first use."
     settings: Settings | None = None
-    own: bytes | None = None
-    "What the device says of itself: see `edgekit.own`. None: as it is."
+    own: Own = field(default_factory=dict)
+    "What this device alone is given: see `enrol`. Empty: as it is."
     retry_denied: bool = False
+    later: bool = False
+    "Leave the verdict to the guard at the device's next start: for image builds."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +72,14 @@ def plan(wish: Wish) -> tuple[Step, ...]:
         same = not is_new and read_settings(wish.root) == wish.settings
         text = f"remember to look at {wish.settings.repository} as group {wish.settings.group}"
         steps.append(Step(what=text, is_needed=not same))
-    if wish.own is not None:
-        same = _own(wish.root).exists() and _own(wish.root).read_bytes() == wish.own
-        steps.append(Step(what=f"tell the device what is its own, in {_own(wish.root)}", is_needed=not same))
+    if wish.own:
+        text = f"give the device what is its own: {', '.join(wish.own)}"
+        steps.append(Step(what=text, is_needed=not enrol.is_so(wish.root, wish.own)))
     committed = not is_new and stage.is_committed(wish.root, wish.stored)
     missing = {f.sha256: f.size_bytes for f in wish.stored.release.files if not _is_there(wish.root, f.sha256)}
     size = f"{sum(missing.values()) / 1024:.0f} KiB to copy"
-    steps.append(
-        Step(what=f"install release {name} ({size}), switch, wait for the guard's verdict", is_needed=not committed)
-    )
+    verdict = "the guard judges it at the next start" if wish.later else "wait for the guard's verdict"
+    steps.append(Step(what=f"install release {name} ({size}), switch, {verdict}", is_needed=not committed))
     kind = service_kind(wish.service)
     if kind != "none":
         settings = wish.settings or (Settings() if is_new else read_settings(wish.root))
@@ -98,16 +99,17 @@ def carry_out(wish: Wish, progress: Progress) -> update.Outcome | None:
             write_atomic(_trust(root), wish.trust_root)
         if wish.settings is not None:
             write_settings(root, wish.settings)
-        if wish.own is not None:
-            write_atomic(_own(root), wish.own, mode=0o640)
+        has_changed = enrol.write_own(root, wish.own)
         fetch = stage.from_folder(wish.library.blob)
         slot = stage.install(root, wish.stored, fetch, progress=progress, retry_denied=wish.retry_denied)
         kind = service_kind(wish.service)
         if kind != "none":
-            _install_service(kind, root)
+            _install_service(kind, root, start=not wish.later)
+        if has_changed and slot is None and not wish.later:
+            _restart(kind)
     except OSError as e:
         raise SlotError("a and b", f"{root} cannot be written: {e.strerror or e}", rolled_back=False) from e
-    if slot is None:
+    if slot is None or wish.later:
         return None
     progress("waiting for the guard's verdict", 1.0)
     if kind != "none" or _is_guarded(root):
@@ -164,10 +166,6 @@ def _trust(root: Path) -> Path:
     return root / "trust" / "root.json"
 
 
-def _own(root: Path) -> Path:
-    return root / "shared" / OWN
-
-
 def _is_there(root: Path, sha256: str) -> bool:
     return (root / "store" / sha256).exists()
 
@@ -191,7 +189,7 @@ def existing_groups(file: Path = Path("/etc/group")) -> tuple[str, ...]:
     return tuple(group for group in DEVICE_GROUPS if group in known)
 
 
-def _install_service(kind: str, root: Path) -> None:
+def _install_service(kind: str, root: Path, *, start: bool = True) -> None:
     units = _units(kind, root, follows=read_settings(root).repository is not None)
     if kind == "system":
         if subprocess.run(["id", USER], capture_output=True, check=False).returncode != 0:
@@ -201,11 +199,23 @@ def _install_service(kind: str, root: Path) -> None:
     stale = [(path, text) for path, text in units if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path, text in stale:
         write_atomic(path, text.encode())
+    names = [path.name for path, _ in units]
+    if not start:  # in an image build no systemd runs that could be told
+        _run([*systemctl, "enable", *names])
+        return
     if stale:
         _run([*systemctl, "daemon-reload"])
-    _run([*systemctl, "enable", "--now", *(path.name for path, _ in units)])
+    _run([*systemctl, "enable", "--now", *names])
     if kind == "user" and shutil.which("loginctl"):  # else it ends when its user logs out
         _run(["loginctl", "enable-linger"])
+
+
+def _restart(kind: str) -> None:
+    """The running daemon read what is its own when it started."""
+    if kind == "none":
+        logger.warning("what was given to the device counts from its daemon's next start")
+    else:
+        _run(["systemctl", *(["--user"] if kind == "user" else []), "restart", unit.NAME])
 
 
 def _run(command: Sequence[str]) -> None:

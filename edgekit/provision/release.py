@@ -228,13 +228,21 @@ class Library:
             raise ReleaseError(stored.release.name, f"{path} is another release of this name; choose a new name")
         for file in stored.release.files:
             blob = self.blob(file.sha256)
-            if not _holds(blob, file):
+            if not self.holds(file):
                 write_atomic(blob, sources[file.sha256].read_bytes())
                 verify_file(blob, sha256=file.sha256, size_bytes=file.size_bytes)
         write_atomic(path, stored.raw)
 
     def blob(self, sha256: str) -> Path:
         return self.folder / "blobs" / sha256
+
+    def holds(self, file: ReleaseFile) -> bool:
+        """Whether its content is here, every byte of it."""
+        try:
+            verify_file(self.blob(file.sha256), sha256=file.sha256, size_bytes=file.size_bytes)
+        except ArtifactError:
+            return False
+        return True
 
     def load(self, name: str) -> Stored:
         """Raises ReleaseError naming the releases there are."""
@@ -247,11 +255,3 @@ class Library:
         """Every release here, oldest first."""
         found = [parse(path.read_bytes()) for path in self.folder.glob("*.json")]
         return [s.release.name for s in sorted(found, key=lambda s: (s.release.sequence, s.release.name))]
-
-
-def _holds(path: Path, file: ReleaseFile) -> bool:
-    try:
-        verify_file(path, sha256=file.sha256, size_bytes=file.size_bytes)
-    except ArtifactError:
-        return False
-    return True

@@ -11,10 +11,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edgekit.errors import UnreachableError, UsageError
+from edgekit.errors import SlotError, UnreachableError, UsageError
 
 CONNECT_S = 15
 TRIES = 3
+FULL = "No space left on device"
 _PIECE_BYTES = 1 << 18
 _REASONS = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed; somebody may sit in between"),
@@ -45,6 +46,8 @@ class Remote:
             path = f"-oControlPath={self._shared.name}/%C"
             shared = ("-oControlMaster=auto", path, "-oControlPersist=60")
         self._ssh = ["ssh", *fixed, *shared, *options, "--", host]
+        self.become: tuple[str, ...] = ()
+        """Put before every command there, such as ("sudo", "-n")."""
 
     def __enter__(self) -> Remote:
         return self
@@ -63,7 +66,7 @@ class Remote:
         self, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 600.0
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command there. Raises UnreachableError when ssh itself fails; the command's own failure is returned."""
-        words = " ".join(shlex.quote(word) for word in command)
+        words = " ".join(shlex.quote(word) for word in (*self.become, *command))
         try:
             done = subprocess.run([*self._ssh, words], input=stdin, capture_output=True, timeout=timeout_s, check=False)
         except subprocess.TimeoutExpired as e:
@@ -88,6 +91,8 @@ class Remote:
             problem = self._append(source, to, have, progress)
             if not problem:
                 return
+            if FULL in problem:  # trying again would not help
+                raise SlotError("a and b", f"{self.host}: its disk is full; to mend it: free some", rolled_back=False)
             have = None
         raise UnreachableError(self.host, f"{source.name} did not arrive, tried {TRIES} times: {problem}")
 
@@ -97,7 +102,7 @@ class Remote:
         return int(done.stdout.split()[0]) if done.stdout.split() else 0
 
     def _append(self, source: Path, to: str, have: int, progress: Callable[[int], None]) -> str:
-        words = f"cat >> {shlex.quote(to)}"
+        words = " ".join(map(shlex.quote, (*self.become, "sh", "-c", f"cat >> {shlex.quote(to)}")))
         with source.open("rb") as file:
             file.seek(have)
             child = subprocess.Popen([*self._ssh, words], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
