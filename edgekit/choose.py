@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SEARCH_SHARE = 0.2
 _TOO_FEW_TO_SEARCH = 2
+_MOST_STARTS = 4
 _CPU_HOOKS = frozenset({"CPUExecutionProvider", "CPU", "XNNPACK"})
 _INSTALLS = {"onnx": "pip install onnxruntime", "tflite": "pip install ai-edge-litert"}
 
@@ -79,8 +80,11 @@ def choose(
     found = find_candidates(model, home, facts, space or Space())
     plan, tell = _plan(limits, facts, seconds), progress or (lambda _text, _share: None)
     rows = {} if fresh else measured.valid(model, found, home, plan)
-    missing = [candidate for candidate in found if candidate.name not in rows]
-    judged = Judged(Verifier(model, home), found, limits, tell)
+    verifier, by_name = Verifier(model, home), {candidate.name: candidate for candidate in found}
+    recalled = {name: verifier.recall(row, by_name[name]) for name, row in rows.items()}
+    spared = measured.spared(found, recalled, limits)
+    missing = [candidate for candidate in found if candidate.name not in rows and candidate.name not in spared]
+    judged = Judged(verifier, found, limits, tell)
     if len(missing) <= _TOO_FEW_TO_SEARCH:
         taken = bench(model, missing, plan, progress=progress) if missing else []
     else:
@@ -88,6 +92,7 @@ def choose(
         taken = search(model, missing, plan, budget_s=budget_s, judge=judged.standings, progress=progress)
     measured.keep(model, home, taken)
     rows |= {candidate.name: row for candidate, row in zip(missing, taken, strict=True)}
+    rows |= {c.name: measured.unstarted(model, c, spared[c.name]) for c in found if c.name in spared}
     _refuse_hopeless(list(rows.values()), found)
 
     def finish(candidate: Candidate) -> Measurement:
@@ -229,6 +234,7 @@ def _plan(limits: Limits, facts: Facts, seconds: float) -> Plan:
         min_samples=needed,
         bound_ms=limits.latency_ms,
         memory_limit_bytes=facts.memory.available_bytes,
+        starts_at_once=min(_MOST_STARTS, max(1, int(facts.cpu.cores_usable or 1))),
     )
 
 

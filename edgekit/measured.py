@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from edgekit.bench import store
 from edgekit.bench.candidates import Candidate
 from edgekit.bench.conditions import conditions, lasting, this_device
-from edgekit.bench.contender import Plan, accuracy_fields
-from edgekit.bench.record import Latency, Measurement
+from edgekit.bench.contender import Contender, Plan, accuracy_fields, row_of
+from edgekit.bench.record import Conditions, Latency, Measurement
+from edgekit.bench.search import THREADS_MARGIN
 from edgekit.bench.store import Stored
 from edgekit.config import Home
+from edgekit.limits import Limits
 from edgekit.manifest import Model
+from edgekit.selection import why_not
 
 _MOST_TRIES = 3
 """Under conditions that turn out doubtful each time: a neighbour that comes and goes is part of this machine."""
@@ -53,6 +57,41 @@ def is_worth_repeating(old: Stored, now_ms: int) -> bool:
     """Whether a measurement is doubtful, and conditions that are good now may make a better one. Pure."""
     age_ms = now_ms - old.measurement.taken_at_unix_ms
     return 0 < old.doubtful_count < _MOST_TRIES and not 0 <= age_ms < _RETRY_MS
+
+
+def spared(found: Sequence[Candidate], rows: Mapping[str, Measurement], limits: Limits) -> dict[str, str]:
+    """Candidate name -> why it need not be measured, for those with more threads than can save them. Pure.
+
+    More threads make a candidate faster by their number at most (and a little: they bring more cache). Where the same
+    with one thread is slower than that against another that keeps the limits, they are no hope for any objective.
+
+    Args:
+        rows: what is measured, by candidate name, with what is known of its accuracy.
+    """
+    open_ = msgspec.structs.replace(limits, latency_percentile="p50")
+    usable = [row for row in rows.values() if row.latency and why_not(row, open_) is None]
+    best = min(usable, key=_typical_ms, default=None)
+    why: dict[str, str] = {}
+    for candidate in found:
+        threads = candidate.settings.threads
+        single = replace(candidate, settings=replace(candidate.settings, threads=1, spinning=False))
+        sibling = rows.get(single.name)
+        if best is None or candidate.name in rows or threads == 1 or sibling is None or sibling.latency is None:
+            continue
+        times = _typical_ms(sibling) / _typical_ms(best)
+        if times > THREADS_MARGIN * threads:
+            why[candidate.name] = f"not started: with one thread it is {times:.1f}x slower than {best.candidate}"
+    return why
+
+
+def unstarted(model: Model, candidate: Candidate, why: str) -> Measurement:
+    """The row of a candidate that was not measured, with the reason."""
+    return row_of(model, Contender(candidate=candidate, failure=why), Conditions(), "", in_turns=0)
+
+
+def _typical_ms(row: Measurement) -> float:
+    assert row.latency is not None
+    return row.latency.typical_ms
 
 
 def _suffices(m: Measurement, plan: Plan) -> bool:

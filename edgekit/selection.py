@@ -165,7 +165,7 @@ def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Stand
     benefits = {m.candidate: benefit(m, usable, limits) for m in usable}
     ordered = sorted(usable, key=lambda m: -benefits[m.candidate].middle)
     best = ordered[0]
-    found = [Standing(candidate=best.candidate, behind=1.0, surely=False, surely_near=True)]
+    found = [Standing(candidate=best.candidate, behind=1.0, behind_at_best=1.0, surely=False, surely_near=True)]
     for m in ordered[1:]:
         times, _, most = speed_up(m, best)
         mine, its = benefits[best.candidate], benefits[m.candidate]
@@ -173,11 +173,22 @@ def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Stand
             Standing(
                 candidate=m.candidate,
                 behind=lead(mine, its, 1.0),
+                behind_at_best=lead(mine, its, min(1.0, _kindest(m, best) / times)),
                 surely=_leads(best, m, benefits, limits),
                 surely_near=lead(mine, its, most / times) < 1 + limits.min_gain,
             )
         )
     return found
+
+
+def _kindest(other: Measurement, best: Measurement) -> float:
+    """How many times faster `best` was in the round that was kindest to the other; without rounds, on the whole."""
+    assert other.latency is not None
+    assert best.latency is not None
+    pairs = list(zip(other.latency.round_p50_ms, best.latency.round_p50_ms, strict=False))
+    if not pairs or other.run_id != best.run_id:
+        return other.latency.typical_ms / best.latency.typical_ms
+    return min(theirs / ours for theirs, ours in pairs)
 
 
 def _preference(m: Measurement, benefits: Mapping[str, Benefit]) -> tuple[float, int, int, float]:

@@ -61,6 +61,12 @@ class Verifier:
             accuracy_note=f"{accuracy.sample_count} samples in {accuracy.runtime} on this CPU",
         )
 
+    def recall(self, measurement: Measurement, candidate: Candidate) -> Measurement:
+        """As `judge`, if that was measured before; else nothing speaks against it yet."""
+        if self._place(candidate).is_file():
+            return self.judge(measurement, candidate)
+        return msgspec.structs.replace(measurement, accuracy_ratio=1.0, fit=True, why_unfit=None)
+
     def _as_built(self, measurement: Measurement, candidate: Candidate, why: str) -> Measurement:
         built = candidate.artifact.record.accuracy
         where = f"as measured in {built.runtime} on {built.isa}" if built else "not measured"

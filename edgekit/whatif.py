@@ -94,4 +94,6 @@ def _choice(measurements: Sequence[Measurement], limits: Limits) -> str | None:
         found: Selection = select(measurements, limits)
     except NoUsableArtifact:
         return None
-    return f"{found.artifact} · {found.settings.label}"
+    name = f"{found.artifact} · {found.settings.label}"
+    is_rough = any(row.rough for row in measurements if row.candidate == name)
+    return f"{name}, by its first queries" if is_rough else name

@@ -306,3 +306,22 @@ def test_who_breaks_a_limit_has_no_standing_but_missing_samples_break_none():
     (only,) = standings(rows, Limits(latency_ms=20))
     assert only.candidate.startswith("standard")
     assert standings(rows, Limits(latency_ms=5)) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "at_best"),
+    [([12.0, 13.0, 11.0], 1.1), ([9.0, 30.0, 30.0], 0.9), ([12.0, 12.0, 12.0], 1.2)],
+)
+def test_the_kindest_round_tells_whether_few_rounds_agree(theirs, at_best):
+    best, other = (
+        _row(name, latency=msgspec.structs.replace(_latency(p50), round_p50_ms=tuple(rounds)), run_id="one run")
+        for name, p50, rounds in (("flash", 10.0, [10.0] * 3), ("standard", 12.0, theirs))
+    )
+    _, place = standings([best, other], Limits())
+    assert place.behind == pytest.approx(1.2)
+    assert place.behind_at_best == pytest.approx(at_best)
+
+
+def test_not_measured_in_turns_the_kindest_round_is_the_whole():
+    _, place = standings([_paired("flash", 10.0, [1.0] * 3), _row(p50=15.0)], Limits())
+    assert place.behind_at_best == pytest.approx(1.5)

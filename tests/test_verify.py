@@ -147,3 +147,14 @@ def test_verifying_needs_none_of_the_build_extra():
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path.cwd(), check=False)
     assert child.stdout.strip() == "measure", child.stderr
+
+
+def test_what_was_checked_is_recalled_and_the_rest_is_taken_for_faultless(home):
+    model = load_model("digits")
+    int8 = _candidates(model, home)["int8"]
+    row = _measured(int8, fit=False, why_unfit="as built")
+    verifier = Verifier(model, home)
+    assert verifier.recall(row, int8).accuracy_ratio == 1.0
+    assert verifier.recall(row, int8).fit
+    judged = verifier.judge(row, int8)
+    assert Verifier(model, home).recall(row, int8) == judged

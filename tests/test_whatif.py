@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from edgekit.bench.record import Measurement, Settings, Start
@@ -65,3 +66,9 @@ def test_nothing_changes_what_is_best_in_every_way():
 def test_when_nothing_fits_it_says_what_would(bound):
     rows = [_row("standard", 12.34)]
     assert what_if(rows, Limits(latency_ms=bound), None) == (f"with 13 ms instead of {bound:g} ms: {STANDARD}",)
+
+
+def test_what_was_stopped_early_is_said_to_be():
+    rows = [_row("standard", 5, peak=200), msgspec.structs.replace(_row("flash", 20, peak=50), rough=True)]
+    (line,) = what_if(rows, Limits(), STANDARD)
+    assert line == "for memory instead of latency: flash · onnxruntime 1t, by its first queries"

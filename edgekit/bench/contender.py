@@ -48,6 +48,8 @@ class Plan:
     "How much longer than asked a worker may stay silent."
     at_once: int = 16
     "The most workers alive at the same time; one is measured, the others sleep."
+    starts_at_once: int = 1
+    "How many workers of a search load at the same time, before any is measured: as many as there are usable cores."
     idle_s: float = 0.25
     "The least pause before each round, whose first query is the one after idle; never longer than the round."
     seed: int | None = None

@@ -169,6 +169,8 @@ class Standing(_Record, frozen=True, kw_only=True):
     candidate: str
     behind: float
     "How many times better the leader is; 1 for the leader itself."
+    behind_at_best: float
+    "The same in the round that was kindest to it."
     surely: bool
     "The leader's lead is proven and large enough to count."
     surely_near: bool

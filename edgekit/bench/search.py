@@ -7,18 +7,18 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 from edgekit.bench.candidates import Candidate
 from edgekit.bench.conditions import conditions
 from edgekit.bench.contender import Contender, Plan, begin, finish, guarded, needs_more, row_of, take_slice
 from edgekit.bench.process import Process
 from edgekit.bench.record import Measurement, Standing
-from edgekit.bench.run import ROUNDS, Progress, most_at_once
+from edgekit.bench.run import ROUNDS, Progress, cold_starts, most_at_once
 from edgekit.bench.stats import MIN_SAMPLES, SAMPLES_FOR_P90
 from edgekit.manifest import Model
 
@@ -26,17 +26,21 @@ Judge = Callable[[Sequence[Measurement], bool], Sequence[Standing]]
 """Who may still win, the leader first; who is not named cannot (too inaccurate, too big). True: check the leader."""
 
 _FIRST_WARM_UP_S = 0.25
+_IMPRESSION_S = 0.08
 _HOPELESS = 2.5
 """So many times slower than another's first queries: noise does not do that on a machine fit to measure on."""
-_MARGIN = 1.2
+THREADS_MARGIN = 1.2
 """More than threads can gain: a thread more frees some cache, too."""
-_NEAR = 1.05
-_RUNGS = (2, 2, 4)
-"""Rounds before each of the first decisions; then four each."""
+_RUNGS = ((2, 1.15), (2, 1.08), (4, 1.05))
+"""Rounds before each decision, and how far behind is far then; the last goes on. What is put out is out, so before
+there are enough rounds it must have been far behind in each of them."""
 _SLICE_S = (0.02, 0.25)
 _ROUNDS_LEFT = 32
 """Rounds for which the time that is left is shared out: many short ones compare best."""
 _KEPT_FOR_RACE = 0.25
+_REMATCH = 0.5
+"""Of the budget more for the last two or three, while it is not decided whether the leader's lead counts."""
+_LAST = 3
 
 
 def search(
@@ -52,20 +56,19 @@ def search(
 
     Every candidate is started and gives a first impression, which no search can save, unless it is clear without.
     Those that are not hopeless take turns; after each rung the worse half goes, unless it is near or nothing is
-    certain yet, until one leads for sure or the time is over. If nobody of these may win, the others have their turn.
+    certain yet, until one leads for sure or the time is over. The last two or three have some more for a rematch. If
+    nobody of these may win, the others have their turn.
 
     Args:
-        budget_s: for all of it. Starting the candidates is never cut short, and a quarter is kept for the race.
+        budget_s: for all but the rematch. Starting the candidates is never cut short, and a quarter is kept for the
+            race.
         judge: called after each rung with the rows of all candidates, and at the end of a race to check its leader.
     """
     end = time.monotonic() + budget_s
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgekit-search-")))
         race = _Race(model, plan, judge, stack, progress or (lambda _text, _share: None), end)
-        most = most_at_once(candidates, plan)
-        for i, candidate in enumerate(candidates):
-            race.tell(f"starting {candidate.name}")
-            race.start(candidate, folder / f"{i}.npz", most)
+        race.start(candidates, folder)
         race.run()
         return race.rows()
 
@@ -79,6 +82,7 @@ class _Race:
         self._model, self._plan, self._judge, self._stack, self._progress = model, plan, judge, stack, progress
         self._end_s, self._began_s = end_s, time.monotonic()
         self._before, self._run_id = conditions(), uuid.uuid4().hex
+        self._unpaused = replace(plan, idle_s=0.0)
         self._all: list[Contender] = []
         self._waiting: list[Contender] = []
         self._racing: list[Contender] = []
@@ -90,21 +94,35 @@ class _Race:
         share = (time.monotonic() - self._began_s) / max(1e-9, self._end_s - self._began_s)
         self._progress(text, min(1.0, share))
 
-    def start(self, candidate: Candidate, inputs: Path, most: int) -> None:
-        """Start, warm up and get an impression of one more, unless it is clear without; keep at most so many alive."""
-        run = Contender(candidate=candidate)
-        self._all.append(run)
-        if (why := self._why_pointless(candidate)) is not None:
-            run.failure = why
-            return
-        run.process = self._stack.enter_context(Process(memory_limit_bytes=self._plan.memory_limit_bytes))
+    def start(self, candidates: Sequence[Candidate], folder: Path) -> None:
+        """An impression of each, unless it is clear without: first with one thread, then what is left with more."""
+        self._folder, self._most = folder, most_at_once(candidates, self._plan)
+        self._all = [Contender(candidate=candidate) for candidate in candidates]
+        single = [run for run in self._all if self._sibling(run) is None]
+        self._start(single)
+        self._start([run for run in self._all if run not in single])
+
+    def _start(self, runs: Sequence[Contender]) -> None:
+        """Load and warm up as many at the same time as there are cores, then take impressions one by one."""
+        left = [run for run in runs if not self._is_spared(run)]
+        with ThreadPoolExecutor(self._plan.starts_at_once) as pool:
+            while left:
+                room = self._most - len(self._waiting)
+                group, left = left[: (count := max(1, min(room, 4 * self._plan.starts_at_once)))], left[count:]
+                for run in group:
+                    self.tell(f"starting {run.candidate.name}")
+                    run.process = self._stack.enter_context(Process(memory_limit_bytes=self._plan.memory_limit_bytes))
+                list(pool.map(self._load, group))
+                for run in group:
+                    guarded(run, partial(take_slice, run, _IMPRESSION_S, self._plan.max_samples, self._unpaused))
+                    if run.failure is None:
+                        self._waiting.append(run)
+                while len(self._waiting) > self._most:
+                    self._drop(max(self._waiting, key=_impression_ms))
+
+    def _load(self, run: Contender) -> None:
+        inputs = self._folder / f"{self._all.index(run)}.npz"
         guarded(run, partial(begin, self._model, run, inputs, self._plan, warm_up_s=_FIRST_WARM_UP_S))
-        guarded(run, partial(take_slice, run, _FIRST_WARM_UP_S / 2, MIN_SAMPLES, self._plan))
-        if run.failure is not None:
-            return
-        self._waiting.append(run)
-        while len(self._waiting) > most:
-            self._drop(max(self._waiting, key=_impression_ms))
 
     def run(self) -> None:
         """Races until one has a leader that is allowed to win; then the last ones are measured to the end."""
@@ -118,6 +136,8 @@ class _Race:
             for run in list(self._racing) if standings else ():
                 if run.candidate.name not in allowed:
                     self._drop(run)
+            if not self._racing:
+                self._start([run for run in self._all if run.process is None])  # for whom there is hope now
         for run in list(self._waiting):
             self._drop(run)
         for run in self._racing:
@@ -141,17 +161,23 @@ class _Race:
             for run in self._all
         ]
 
-    def _why_pointless(self, candidate: Candidate) -> str | None:
+    def _sibling(self, run: Contender) -> Contender | None:
+        """The same with one thread; None for what has one itself."""
+        mine = run.candidate
+        single = replace(mine.settings, threads=1, spinning=False)
+        others = (other for other in self._all if other is not run and other.candidate.settings == single)
+        return next((other for other in others if other.candidate.artifact.path == mine.artifact.path), None)
+
+    def _is_spared(self, run: Contender) -> bool:
         """More threads make a candidate faster by their number at most: where one is too slow, they are no hope."""
-        threads = candidate.settings.threads
-        single = replace(candidate.settings, threads=1)
-        best = min(self._waiting, key=_impression_ms, default=None)
-        for run in self._waiting if best and threads > 1 else ():
-            times = _impression_ms(run) / _impression_ms(best) if best else 0.0
-            same = run.candidate.artifact.path == candidate.artifact.path and run.candidate.settings == single
-            if best and same and times > _MARGIN * threads:
-                return f"not started: with one thread it is {times:.1f}x slower than {best.candidate.name}"
-        return None
+        sibling, run.failure = self._sibling(run), None
+        if sibling not in self._waiting or sibling is None:
+            return False
+        best = min(self._waiting, key=_impression_ms)
+        times = _impression_ms(sibling) / _impression_ms(best)
+        if times > THREADS_MARGIN * run.candidate.settings.threads:
+            run.failure = f"not started: with one thread it is {times:.1f}x slower than {best.candidate.name}"
+        return run.failure is not None
 
     def _line_up(self) -> None:
         """Those on whom it is worth spending time; the others wait, in case none of these may win."""
@@ -164,19 +190,21 @@ class _Race:
             run.race = self._race
 
     def _halve_until_decided(self) -> None:
-        rung = 0
+        rung, budget_s = 0, self._end_s - self._began_s
         while self._racing:
-            for _ in range(_RUNGS[rung] if rung < len(_RUNGS) else 4):
+            rounds, far = _RUNGS[min(rung, len(_RUNGS) - 1)]
+            for _ in range(rounds):
                 self._round()
             rung += 1
             standings = self._judge(self.rows(), False)
-            self._halve(standings)
-            over = len(self._racing) <= 1 or time.monotonic() >= self._end_s or _is_decided(standings)
-            if self._rounds >= MIN_SAMPLES and over:
+            self._halve(standings, far)
+            spare_s = _REMATCH * budget_s if len(self._racing) <= _LAST else 0.0
+            is_over = time.monotonic() >= self._end_s + spare_s
+            if self._rounds >= MIN_SAMPLES and (len(self._racing) <= 1 or is_over or _is_decided(standings)):
                 return
 
     def _round(self) -> None:
-        left_s = max(0.0, self._end_s - time.monotonic())
+        left_s = max(0.0, self._end_s - time.monotonic())  # none in a rematch: the shortest slices, and many
         slice_s = left_s / (_ROUNDS_LEFT * len(self._racing))
         slice_s = min(max(slice_s, _SLICE_S[0]), _SLICE_S[1], max(self._plan.seconds / ROUNDS[0], _SLICE_S[0]))
         for run in self._order.sample(self._racing, len(self._racing)):
@@ -185,24 +213,27 @@ class _Race:
         self._rounds += 1
         self._racing = [run for run in self._racing if run.failure is None]
 
-    def _halve(self, standings: Sequence[Standing]) -> None:
-        """Drop who cannot win, who is surely behind, and the worse half; with few rounds only who is well behind."""
+    def _halve(self, standings: Sequence[Standing], far: float) -> None:
+        """Drop who cannot win, who is surely behind, and of the worse half who is far behind."""
         names = {run.candidate.name for run in self._racing}
         places = {standing.candidate: standing for standing in standings if standing.candidate in names}
         if not places:
             return  # nobody may win: every one is measured as it is, the selection gives the reasons
-        better = set(list(places)[: -(-len(places) // 2)])
-        near = _NEAR if self._rounds >= MIN_SAMPLES else _NEAR**2
+        better, is_enough = set(list(places)[: -(-len(places) // 2)]), self._rounds >= MIN_SAMPLES
         for run in list(self._racing):
-            name = run.candidate.name
-            place = places.get(name)
-            is_far = place is None or (place.behind > near and name not in better)
-            surely = place is not None and place.surely and self._rounds >= MIN_SAMPLES
-            if is_far or surely:
+            place = places.get(run.candidate.name)
+            if place is None or (place.surely and is_enough):
+                self._drop(run)
+                continue
+            behind = place.behind if is_enough else place.behind_at_best
+            if behind > far and place.candidate not in better:
                 self._drop(run)
 
     def _measure_on(self, run: Contender, *, is_leader: bool) -> None:
-        """The last ones get the samples of a p90 unless that takes long, the leader those that its limit asks for."""
+        """The last ones get the samples of a p90 unless that takes long, the leader those that its limit asks for.
+
+        Their cold start is measured again: others were loading meanwhile.
+        """
         missing = SAMPLES_FOR_P90 - len(run.samples_ms)
         if missing > 0:
             guarded(run, partial(take_slice, run, self._plan.seconds / 4, missing, self._plan))
@@ -210,6 +241,8 @@ class _Race:
             self.tell(f"measuring {run.candidate.name}: {len(run.samples_ms)} of {self._plan.min_samples} samples")
             missing = max(self._plan.min_samples, MIN_SAMPLES) - len(run.samples_ms)
             guarded(run, partial(take_slice, run, 5.0, missing, self._plan))
+        if run.failure is None and self._plan.starts_at_once > 1:
+            run.start = next(iter(cold_starts(self._model, run.candidate, 1, self._plan)), run.start)
 
     def _drop(self, run: Contender) -> None:
         """End it, with the samples that a median needs."""
@@ -224,7 +257,8 @@ class _Race:
 
 
 def _impression_ms(run: Contender) -> float:
-    return median(run.own_ms[0])
+    """The fastest of its first queries: what disturbs the machine for a moment makes none faster."""
+    return min(run.rounds_ms[0])
 
 
 def _is_decided(standings: Sequence[Standing]) -> bool:
