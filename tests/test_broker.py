@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,7 +20,9 @@ from edgekit.cli.broker import load_users
 from edgekit.cli.main import main
 from edgekit.errors import BrokerError, ConfigError, RuntimeUnavailable, UsageError
 from edgekit.telemetry.access import Role, User, access_rules, password_file
+from edgekit.telemetry.access_rabbitmq import rabbitmq_definitions
 from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
+from tests.network import until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 needs_clients = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
@@ -49,15 +52,6 @@ def accepts(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 8.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,7 +127,9 @@ def test_passwords_are_salted_and_never_shown() -> None:
     assert password_file([user]) != password_file([user])
 
 
-PASSWORDS = {"hall/cam-1": "one", "hall/cam-2": "two", "operator": "op", "reader": "re", "collector": "co"}
+PASSWORDS = {
+    "hall/cam-1": "one", "hall/cam-2": "two", "operator": "op", "reader": "re", "collector": "co", "steward": "st"
+}  # fmt: skip
 USERS = [
     User(name=name, role=Role.DEVICE if "/" in name else Role(name), password=password)
     for name, password in PASSWORDS.items()
@@ -152,6 +148,12 @@ ALLOWED: list[Case] = [
     ("hall/cam-1", "reader", "hall/_all/rebirth"),
     ("hall/cam-1", "reader", "_all/_all/rebirth"),
     ("hall/cam-1", "collector", "hall/cam-1/ack"),
+    ("collector", "hall/cam-1", "hall/cam-1/metrics"),
+    ("collector", "hall/cam-1", "hall/cam-1/status"),
+    ("hall/cam-1", "collector", "_all/_all/rebirth"),
+    ("reader", "steward", "hall/cam-1/status"),
+    ("reader", "steward", "hall/cam-1/birth"),
+    ("reader", "hall/cam-1", "hall/cam-1/summary"),
 ]
 DENIED: list[Case] = [
     ("reader", "hall/cam-1", "hall/cam-2/status"),
@@ -164,6 +166,14 @@ DENIED: list[Case] = [
     ("hall/cam-1", "hall/cam-2", "hall/_all/rebirth"),
     ("reader", "operator", "hall/cam-1/status"),
     ("reader", "hall/cam-1", "hall/cam-1/ack"),
+    ("reader", "collector", "hall/cam-1/status"),
+    ("reader", "collector", "hall/cam-1/birth"),
+    ("reader", "collector", "hall/cam-1/metrics"),
+    ("collector", "operator", "hall/cam-1/command"),
+    ("collector", "collector", "hall/cam-1/ack"),
+    ("hall/cam-1", "steward", "hall/cam-1/command"),
+    ("hall/cam-1", "steward", "hall/cam-1/ack"),
+    ("hall/cam-2", "hall/cam-1", "hall/cam-1/summary"),
 ]
 
 
@@ -236,8 +246,8 @@ def test_passwords_are_made_once_and_devices_stay_known(tmp_path: Path) -> None:
     first = {user.name: user.password for user in load_users(tmp_path, ["hall/cam-1"])}
     second = {user.name: user.password for user in load_users(tmp_path, ["hall/cam-2"])}
     assert first.items() <= second.items()
-    assert second.keys() == {"reader", "operator", "collector", "hall/cam-1", "hall/cam-2"}
-    assert len(set(second.values())) == 5
+    assert second.keys() == {"reader", "operator", "collector", "steward", "hall/cam-1", "hall/cam-2"}
+    assert len(set(second.values())) == 6
     assert (tmp_path / "secrets/operator").stat().st_mode & 0o077 == 0
 
 
@@ -259,7 +269,7 @@ def run_verb(tmp_path: Path, *options: str) -> tuple[subprocess.Popen[str], dict
 def test_the_verb_tells_where_it_listens_and_who_may_connect_and_ends_on_sigterm(tmp_path: Path) -> None:
     verb, answer = run_verb(tmp_path, "--device", "hall/cam-1")
     assert answer["kind"] == "mosquitto"
-    assert [user["name"] for user in answer["users"]] == ["reader", "operator", "collector", "hall/cam-1"]  # type: ignore[attr-defined]
+    assert [user["name"] for user in answer["users"]] == ["reader", "operator", "collector", "steward", "hall/cam-1"]  # type: ignore[attr-defined]
     verb.send_signal(signal.SIGTERM)
     verb.communicate(timeout=10)
     assert verb.returncode == 0
@@ -291,3 +301,80 @@ def test_the_verb_refuses_what_does_not_go_together(capsys: pytest.CaptureFixtur
     assert main(["broker", "--anonymous", "--device", "hall/cam-1"]) == 2
     assert main(["broker", "--anonymous", "--host", "0.0.0.0"]) == 3
     assert "users are required" in capsys.readouterr().err
+
+
+@pytest.mark.broker
+@needs_mosquitto
+@needs_clients
+def test_the_verb_reads_users_and_certificates_anew_on_sighup_and_keeps_who_is_still_right(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    verb, answer = run_verb(tmp_path, "--device", "hall/cam-1", "--client-certificates")
+    try:
+        by_name = {user["name"]: user for user in answer["users"]}  # type: ignore[attr-defined]
+        cam, reader = by_name["hall/cam-1"], by_name["reader"]
+        pem, secret = cam["certificate_file"], Path(cam["password_file"])
+        files = ["--cafile", str(answer["ca_file"]), "--cert", pem, "--key", pem]
+        where = ["-p", str(answer["port"]), *files, "-t", "edgekit/v1/hall/cam-1/status"]
+
+        def publishes(password: str) -> bool:
+            words = ["mosquitto_pub", *where, "-u", "hall/cam-1", "-P", password, "-m", "x"]
+            return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+        old = secret.read_text().strip()
+        listening = [
+            "mosquitto_sub",
+            *where,
+            "-u",
+            "reader",
+            "-P",
+            Path(reader["password_file"]).read_text().strip(),
+            "-C",
+            "2",
+        ]
+        listener = subprocess.Popen(listening, stdout=subprocess.PIPE, text=True)
+        time.sleep(0.3)
+        assert publishes(old)
+        secret.unlink()
+        verb.send_signal(signal.SIGHUP)
+        assert verb.stderr is not None
+        assert "read anew" in verb.stderr.readline()
+        new = secret.read_text().strip()
+        assert new != old
+        assert until(lambda: publishes(new) and not publishes(old))
+        assert listener.communicate(timeout=5)[0].split() == ["x", "x"]
+    finally:
+        verb.terminate()
+        verb.communicate(timeout=10)
+
+
+def test_rights_for_rabbitmq_are_regular_expressions_over_routing_keys() -> None:
+    definitions = json.loads(rabbitmq_definitions(USERS))
+    topics = {rights["user"]: rights for rights in definitions["topic_permissions"]}
+
+    def may(user: str, what: str, topic: str) -> bool:
+        return re.search(topics[user][what], f"edgekit/v1/{topic}".replace("/", ".").replace("+", "*")) is not None
+
+    for reader, writer, topic in ALLOWED:
+        assert may(writer, "write", topic), (writer, topic)
+        assert may(reader, "read", topic), (reader, topic)
+    for reader, writer, topic in DENIED:
+        assert not (may(writer, "write", topic) and may(reader, "read", topic)), (reader, writer, topic)
+    assert may("reader", "read", "#")
+    assert may("collector", "read", "+/+/metrics")
+    assert not may("collector", "read", "#")
+    assert not may("hall/cam-1", "read", "+/+/command")
+    assert not may("hall/cam-1", "read", "hall/+/command")
+    own = "mqtt-subscription-hall/cam-1qos1"
+    resources = {rights["user"]: rights["configure"] for rights in definitions["permissions"]}
+    assert [name for name, pattern in resources.items() if re.search(pattern, own)] == ["hall/cam-1"]
+    assert not any(user.password in str(definitions) for user in USERS if len(user.password) > 2)
+
+
+def test_the_verb_prints_rabbitmqs_definitions_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["broker", "--rabbitmq", "--device", "hall/cam-1", "--dir", str(tmp_path)]) == 0
+    names = {user["name"] for user in json.loads(capsys.readouterr().out)["users"]}
+    assert names == {"reader", "operator", "collector", "steward", "hall/cam-1"}
+    assert not (tmp_path / "broker.log").exists()

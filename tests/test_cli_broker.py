@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +19,7 @@ from edgekit.cli.broker import as_json, as_text, load_users, secret_path
 from edgekit.cli.main import main
 from edgekit.errors import UsageError
 from edgekit.telemetry.access import Role, User
-from edgekit.telemetry.broker import Broker, find_mosquitto
+from edgekit.telemetry.broker import Broker, Tls, find_mosquitto
 
 Capture = pytest.CaptureFixture[str]
 
@@ -40,7 +42,10 @@ USERS = [
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--anonymous", "--device", "hall/cam-1"], 2, "--anonymous lets everyone in; leave --device out"),
+        (["--anonymous", "--device", "hall/cam-1"], 2, "--anonymous lets everyone in; leave --device and"),
+        (["--anonymous", "--client-certificates"], 2, "leave --device and --client-certificates out"),
+        (["--name", "broker.example"], 2, "--name is for the certificate; give --tls too"),
+        (["--kind", "amqtt", "--tls"], 5, "amqtt is for trying out and knows no TLS"),
         (["--anonymous", "--host", "0.0.0.0"], 3, "'0.0.0.0' is reachable from the network: users are required"),
         (["--anonymous", "--host", "192.168.1.5"], 3, "users are required"),
         (["--port", "-5"], 2, "--port -5: must be from 0 to 65535"),
@@ -56,9 +61,9 @@ USERS = [
     ],
 )
 def test_what_does_not_go_together_is_one_line(
-    arguments: list[str], code: int, words: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], code: int, words: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("signal.signal", lambda *_: None)  # the verb's own, which this process must keep
+    before = signal.getsignal(signal.SIGINT)
     assert main(["broker", "--dir", str(tmp_path), *arguments]) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -66,6 +71,7 @@ def test_what_does_not_go_together_is_one_line(
     assert err.startswith("edgekit broker: ")
     assert words in err
     assert not (tmp_path / "broker.log").exists(), "nothing was started"
+    assert signal.getsignal(signal.SIGINT) is before, "whoever calls the verb keeps their own"
 
 
 def test_a_kind_that_is_none_says_which_there_are(capsys: Capture) -> None:
@@ -76,12 +82,7 @@ def test_a_kind_that_is_none_says_which_there_are(capsys: Capture) -> None:
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
-def test_a_port_that_is_taken_is_exit_4_and_names_the_way_out(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import socket
-
-    monkeypatch.setattr("signal.signal", lambda *_: None)
+def test_a_port_that_is_taken_is_exit_4_and_names_the_way_out(tmp_path: Path, capsys: Capture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["broker", "--dir", str(tmp_path), "--port", str(port)]) == 4
@@ -167,6 +168,28 @@ def test_the_settings_that_it_shows_are_a_devices_settings(tmp_path: Path) -> No
         path = tmp_path / "edgekit.toml"
         path.write_text("\n".join([*shown, "[[model]]", 'name = "digits"', ""]))
         assert load_daemon_config(path).mqtt.port == 1883
+
+
+@pytest.mark.parametrize("clients_too", [False, True])
+def test_with_tls_what_it_shows_trusts_its_authority(clients_too: bool, tmp_path: Path) -> None:
+    from edgekit.cli.main import build_parser
+    from edgekit.config import load_daemon_config
+
+    authority = tmp_path / "certificates/authority.pem"
+    tls = Tls(certificate=tmp_path / "broker.pem", authority=authority, clients_too=clients_too)
+    text = as_text(broker(port=8883), USERS, tmp_path, tls)
+    assert text.startswith("mosquitto listens on 127.0.0.1:8883 with TLS\n")
+    (fleet,) = [line.split()[1:] for line in text.splitlines() if line.startswith("    edgekit fleet")]
+    args = build_parser("fleet").parse_args(fleet)
+    mine = str(tmp_path / "certificates/reader.pem") if clients_too else None
+    assert (args.ca_file, args.certificate_file, args.key_file) == (str(authority), mine, mine)
+    shown = [line.strip() for line in text.splitlines() if re.match(r"    (\[mqtt\]|\w+ = )", line)]
+    (tmp_path / "edgekit.toml").write_text("\n".join([*shown, "[[model]]", 'name = "digits"', ""]))
+    mqtt = load_daemon_config(tmp_path / "edgekit.toml").mqtt
+    assert (mqtt.tls, mqtt.certificate_file is not None) == (True, clients_too)
+    value = json.loads(as_json(broker(), USERS, tmp_path, tls))
+    assert value["ca_file"] == str(authority)
+    assert ("certificate_file" in value["users"][1]) is clients_too
 
 
 def test_json_is_one_line_with_files_and_no_secret(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from edgekit.config import MqttConfig
 from edgekit.errors import ConfigError
 from edgekit.telemetry.access import Role, User
 from edgekit.telemetry.backoff import BackOff
-from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
+from edgekit.telemetry.broker import Broker, Tls, find_mosquitto, start_broker
+from edgekit.telemetry.certificates import Authority
 from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.keepalive import KeepAlive, idle_s, wire_keepalive_s
 from edgekit.telemetry.link import Link, LinkState, Opening
@@ -286,61 +287,25 @@ def test_an_unreachable_broker_is_tried_again_and_again(network: Network) -> Non
     assert "refused" in link.state.text
 
 
-def make_certificates(folder: Path) -> None:
-    """An authority, and a server's and a client's certificate signed by it."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    fresh = ("req", "-newkey", "rsa:2048", "-nodes")
-    # Python 3.13 checks certificates strictly (RFC 5280): an authority must say that it may sign.
-    usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    openssl(*fresh, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", *usage)
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid,issuer\n")
-    signed_by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names")
-    for name in ("server", "client"):
-        openssl(*fresh, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        openssl("x509", "-req", "-in", f"{name}.csr", *signed_by, "-out", f"{name}.pem")
-
-
 @pytest.fixture
-def secure_port(tmp_path: Path) -> Iterator[int]:
-    """mosquitto that demands a client certificate."""
+def secure(network: Network, tmp_path: Path) -> tuple[int, dict[str, str]]:
+    """The port of a mosquitto that demands a client certificate, and the files of one who has it."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    make_certificates(tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    settings = tmp_path / "tls.conf"
-    settings.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous true\nrequire_certificate true\nuser root\n"
-        f"cafile {tmp_path}/ca.pem\ncertfile {tmp_path}/server.pem\nkeyfile {tmp_path}/server.key\n"
-    )
-    broker = subprocess.Popen([str(find_mosquitto()), "-c", str(settings)], stderr=subprocess.DEVNULL)
-
-    def listens() -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
-        except OSError:
-            return False
-        return True
-
-    assert until(listens)
-    yield port
-    broker.terminate()
-    broker.wait()
+    authority = Authority(tmp_path)
+    authority.server(tmp_path / "server.pem", ["127.0.0.1"])
+    authority.client(tmp_path / "client.pem", "hall/cam-1")
+    tls = Tls(certificate=tmp_path / "server.pem", authority=authority.certificate, clients_too=True)
+    mine = str(tmp_path / "client.pem")
+    files = {"ca_file": str(authority.certificate), "certificate_file": mine, "key_file": mine}
+    return network.broker(tls=tls).port, files
 
 
 @pytest.mark.broker
 @needs_mosquitto
-def test_tls_with_a_client_certificate_carries_messages(network: Network, secure_port: int, tmp_path: Path) -> None:
-    files = {
-        "ca_file": str(tmp_path / "ca.pem"),
-        "certificate_file": str(tmp_path / "client.pem"),
-        "key_file": str(tmp_path / "client.key"),
-    }
-    link, ears = network.link(secure_port, reads=("t/#",), tls=True, **files)
+def test_tls_with_a_client_certificate_carries_messages(network: Network, secure: tuple[int, dict[str, str]]) -> None:
+    port, files = secure
+    link, ears = network.link(port, reads=("t/#",), tls=True, **files)
     assert connected(link), link.state
     for i in range(30):
         link.store("t/data", b"%d" % i * 1000)
@@ -350,10 +315,51 @@ def test_tls_with_a_client_certificate_carries_messages(network: Network, secure
 @pytest.mark.broker
 @needs_mosquitto
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # paho leaves the failed socket to GC
-def test_a_certificate_of_an_unknown_authority_is_refused_in_words(network: Network, secure_port: int) -> None:
-    link, _ = network.link(secure_port, tls=True)
-    assert until(lambda: "not trusted" in link.state.text), link.state
+def test_a_certificate_of_an_unknown_authority_is_refused_in_words(
+    network: Network, secure: tuple[int, dict[str, str]], tmp_path: Path
+) -> None:
+    port, files = secure
+    stranger = Authority(tmp_path / "stranger")
+    for trusted in ({}, {"ca_file": str(stranger.certificate)}):
+        link, _ = network.link(port, name=f"link-{len(trusted)}", tls=True, **trusted)
+        assert until(lambda link=link: "not trusted" in link.state.text), link.state
+    stranger.client(tmp_path / "stranger.pem", "hall/cam-1")
+    theirs = str(tmp_path / "stranger.pem")
+    link, _ = network.link(port, name="stranger", tls=True, **files | {"certificate_file": theirs, "key_file": theirs})
+    without, _ = network.link(port, name="without", tls=True, ca_file=files["ca_file"])
+    assert until(lambda: link.failures > 1 and without.failures > 1)
     assert not link.state.connected
+    assert not without.state.connected
+
+
+@pytest.mark.broker
+@needs_mosquitto
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_certificates_that_are_replaced_are_used_without_a_restart(
+    network: Network, secure: tuple[int, dict[str, str]], tmp_path: Path
+) -> None:
+    port, files = secure
+    Authority(tmp_path / "stranger").client(tmp_path / "rotated.pem", "hall/cam-1")
+    rotated = str(tmp_path / "rotated.pem")
+    link, _ = network.link(port, tls=True, **files | {"certificate_file": rotated, "key_file": rotated})
+    assert until(lambda: link.failures > 0)
+    (tmp_path / "client.pem").replace(rotated)
+    assert connected(link), link.state
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_what_the_broker_refuses_is_dropped_counted_and_said(network: Network, tmp_path: Path) -> None:
+    broker = network.broker(users=[User(name="hall/cam-1", role=Role.DEVICE, password="x")])
+    (tmp_path / "secret").write_text("x")
+    link, ears = network.link(broker.port, username="hall/cam-1", password_file=str(tmp_path / "secret"))
+    assert connected(link)
+    link.store("edgekit/v1/hall/cam-2/event", b"{}")
+    link.store("edgekit/v1/hall/cam-1/event", b"{}")
+    assert until(lambda: link.outbox.depth == 0)
+    assert link.outbox.dropped == {"refused by the broker: Not authorized": 1}
+    assert (link.refused, link.state.connected) == (1, True)
+    assert any("a message was refused: Not authorized" in state.text for state in ears.states)
 
 
 @pytest.mark.broker

@@ -94,9 +94,13 @@ def _forget(args: argparse.Namespace) -> int:
         for site, device in devices:
             if (site, device) not in alive:
                 watcher.forget(site, device)
-                print(f"{site}/{device}: forgotten")
     finally:
         watcher.stop()
+    if watcher.refused:
+        raise BrokerError(f"{config.host}:{config.port}", "does not let this user forget devices; the steward may")
+    for site, device in devices:
+        if (site, device) not in alive:
+            print(f"{site}/{device}: forgotten")
     for site, device in alive:
         print(f"edgekit fleet: {site}/{device} reports still and would come back; stop it first", file=sys.stderr)
     return 1 if alive else 0

@@ -1,7 +1,8 @@
-"""Who may read and write what at a mosquitto broker: password file and access rules. Pure but for the salt.
+"""Who may read and write what at a broker; mosquitto's password file and access rules. Pure but for the salt.
 
 A device's user name is "<site>/<device>", so that one rule serves them all: it writes its own subtree and reads only
-what is meant for it. Role names hold no slash, so a role never matches a device's rule.
+what is meant for it. Role names hold no slash, so a role never matches a device's rule. For RabbitMQ the same rights
+are written down by `access_rabbitmq`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,12 +24,14 @@ _ITERATIONS = 101
 _DEVICE = re.compile(r"[a-z0-9_-]{1,63}/[a-z0-9_-]{1,63}")
 _ROLE_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,63}")
 
-_DEVICE_WRITES = ("status", "birth", "metrics", "event", "reply", "reported")
-_DEVICE_READS = ("command", "desired", "ack", "status")
+DEVICE_WRITES = ("status", "birth", "metrics", "event", "reply", "reported", "summary")
+DEVICE_READS = ("command", "desired", "ack", "status")
+DISCOVERY = "homeassistant/device"
+"""Below it a device may describe itself to Home Assistant, as SITE/DEVICE/config."""
 
 
 class Role(str, Enum):
-    """What a user of the broker is."""
+    """What a user of the broker is. Each may do as little as its work needs."""
 
     DEVICE = "device"
     READER = "reader"
@@ -36,13 +39,23 @@ class Role(str, Enum):
     OPERATOR = "operator"
     "A reader that may also send commands."
     COLLECTOR = "collector"
-    "A reader that may also acknowledge windows, and forget devices."
+    "Reads what devices say and acknowledges windows; it runs unattended, so it can neither command nor pretend."
+    STEWARD = "steward"
+    "A reader that may also clear what is retained of a device, and so forget it."
 
 
-_ROLE_WRITES = {
+ROLE_READS: Mapping[Role, Sequence[str]] = {
+    Role.READER: ("#",),
+    Role.OPERATOR: ("#",),
+    Role.COLLECTOR: ("+/+/metrics", "+/+/status", "+/+/birth", "+/+/event", "+/+/reply"),
+    Role.STEWARD: ("#",),
+}
+"""Topic filters below the root."""
+ROLE_WRITES: Mapping[Role, Sequence[str]] = {
     Role.READER: (),
     Role.OPERATOR: ("+/+/command", "+/+/desired"),
-    Role.COLLECTOR: ("+/+/ack", "+/+/status", "+/+/birth"),  # to forget a device is to clear the last two
+    Role.COLLECTOR: ("+/+/ack",),
+    Role.STEWARD: ("+/+/status", "+/+/birth"),
 }
 
 
@@ -73,14 +86,16 @@ def password_file(users: Iterable[User]) -> str:
 
 def access_rules(users: Iterable[User]) -> str:
     """The access rules in mosquitto's format. Source: mosquitto.conf(5), acl_file."""
-    lines = [f"pattern write {ROOT}/%u/{leaf}" for leaf in _DEVICE_WRITES]
-    lines += [f"pattern read {ROOT}/%u/{leaf}" for leaf in _DEVICE_READS]
+    lines = [f"pattern write {ROOT}/%u/{leaf}" for leaf in DEVICE_WRITES]
+    lines += [f"pattern write {DISCOVERY}/%u/config"]
+    lines += [f"pattern read {ROOT}/%u/{leaf}" for leaf in DEVICE_READS]
     lines += [f"pattern read {ROOT}/+/{EVERYONE}/rebirth"]
     for user in users:
         if user.role is Role.DEVICE:
             continue
-        lines += ["", f"user {user.name}", f"topic read {ROOT}/#", f"topic write {ROOT}/+/{EVERYONE}/rebirth"]
-        lines += [f"topic write {ROOT}/{filter_}" for filter_ in _ROLE_WRITES[user.role]]
+        lines += ["", f"user {user.name}"]
+        lines += [f"topic read {ROOT}/{filter_}" for filter_ in ROLE_READS[user.role]]
+        lines += [f"topic write {ROOT}/{filter_}" for filter_ in (*ROLE_WRITES[user.role], f"+/{EVERYONE}/rebirth")]
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +30,18 @@ _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How a listener encrypts."""
+
+    certificate: Path
+    "Key and certificate of the broker, in one file."
+    authority: Path
+    "Whose certificates clients bring, and what they trust."
+    clients_too: bool = False
+    "Clients must bring a certificate, beside their password."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
     """A running broker. It ends with `stop`, or with this process however that dies."""
 
@@ -38,6 +51,16 @@ class Broker:
     '"mosquitto" or "amqtt".'
     process: subprocess.Popen[bytes]
     log: Path
+
+    def reload(self, users: Sequence[User]) -> None:
+        """Let in these users from now on, and use the certificate that is there now.
+
+        Only those are disconnected whose password is no longer right.
+
+        For a mosquitto that was started with users.
+        """
+        _write_users(self.log.parent.resolve(), users)
+        self.process.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """End it and wait until it has ended. Safe to call twice."""
@@ -71,6 +94,7 @@ def start_broker(
     host: str = "127.0.0.1",
     users: Sequence[User] | None = None,
     kind: str | None = None,
+    tls: Tls | None = None,
 ) -> Broker:
     """Start a broker and return once it accepts connections.
 
@@ -79,17 +103,19 @@ def start_broker(
         port: 0 for any free one.
         users: None lets everyone in, which is allowed on loopback only.
         kind: "mosquitto" or "amqtt"; None for mosquitto where it is installed.
+        tls: None for no encryption.
 
     Raises ConfigError: open to the network without users. RuntimeUnavailable: neither broker is installed, or users
-    were asked of amqtt. BrokerError: it did not start; the text says why.
+    or encryption were asked of amqtt. BrokerError: it did not start; the text says why.
     """
     if users is None and host not in ("127.0.0.1", "::1", "localhost"):
         raise ConfigError("edgekit broker", "host", f"'{host}' is reachable from the network: users are required")
     command = find_mosquitto() if kind in (None, "mosquitto") else None
     if command is None and kind == "mosquitto":
         raise RuntimeUnavailable("mosquitto", "not installed", INSTALL)
-    if command is None and users is not None:
-        raise RuntimeUnavailable("mosquitto", "not installed; amqtt is for trying out and knows no users", INSTALL)
+    if command is None and (users is not None or tls is not None):
+        wanted = "users" if users is not None else "TLS"
+        raise RuntimeUnavailable("mosquitto", f"not installed; amqtt is for trying out and knows no {wanted}", INSTALL)
     if command is None and importlib.util.find_spec("amqtt") is None:
         raise RuntimeUnavailable("MQTT broker", "neither mosquitto nor amqtt is installed", INSTALL)
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +123,7 @@ def start_broker(
     for attempt in range(attempts):
         chosen = port or _free_port(host)
         if command:
-            settings = _write_settings(folder.resolve(), host, chosen, users)
+            settings = _write_settings(folder.resolve(), host, chosen, users, tls)
             arguments = ["mosquitto", command, str(settings)]
         else:
             arguments = ["amqtt", host, str(chosen)]
@@ -134,7 +160,7 @@ def _start(arguments: list[str], log: Path, host: str, port: int) -> Broker:
     raise BrokerError(f"{host}:{port}", f"{arguments[0]} did not answer within {START_S} s: {_last_words(log)}")
 
 
-def _write_settings(folder: Path, host: str, port: int, users: Sequence[User] | None) -> Path:
+def _write_settings(folder: Path, host: str, port: int, users: Sequence[User] | None, tls: Tls | None) -> Path:
     """mosquitto's settings, password file and access rules. Source: mosquitto.conf(5)."""
     settings = [
         f"listener {port} {host}",
@@ -157,13 +183,21 @@ def _write_settings(folder: Path, host: str, port: int, users: Sequence[User] | 
     if users is None:
         settings.append("allow_anonymous true")
     else:
-        passwords, rules = folder / "passwords", folder / "access-rules"
-        write_atomic(passwords, password_file(users).encode(), mode=0o600)
-        write_atomic(rules, access_rules(users).encode(), mode=0o600)
+        passwords, rules = _write_users(folder, users)
         settings += ["allow_anonymous false", f"password_file {passwords}", f"acl_file {rules}"]
+    if tls is not None:
+        settings += [f"cafile {tls.authority.resolve()}", f"require_certificate {str(tls.clients_too).lower()}"]
+        settings += [f"certfile {tls.certificate.resolve()}", f"keyfile {tls.certificate.resolve()}"]
     path = folder / "mosquitto.conf"
     write_atomic(path, ("\n".join(settings) + "\n").encode(), mode=0o600)
     return path
+
+
+def _write_users(folder: Path, users: Sequence[User]) -> tuple[Path, Path]:
+    passwords, rules = folder / "passwords", folder / "access-rules"
+    write_atomic(passwords, password_file(users).encode(), mode=0o600)
+    write_atomic(rules, access_rules(users).encode(), mode=0o600)
+    return passwords, rules
 
 
 def _accepts(host: str, port: int) -> bool:

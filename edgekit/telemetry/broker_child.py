@@ -32,6 +32,8 @@ def run_mosquitto(command: str, config: str) -> int:
     before = _die_with_parent if sys.platform == "linux" else None
     broker = subprocess.Popen([command, "-c", config], stdin=subprocess.DEVNULL, preexec_fn=before)
     signal.signal(signal.SIGTERM, lambda *_: broker.terminate())
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: broker.send_signal(signal.SIGHUP))
     _when_parent_leaves(broker.terminate)
     return broker.wait()
 

@@ -88,7 +88,8 @@ class Connection:
         "The longest `step` with which a silent broker is noticed in time."
         self.taken_over = False
         self.lost: str | None = None
-        self.acknowledged: list[int] = []
+        self.acknowledged: list[tuple[int, str | None]] = []
+        "Ids of messages that the broker answered, and why it refused one; None when it took it."
         self.on_message: Callable[[Received], None] = lambda _: None
         self._config, self._protocol = config, protocol
         self._connack: ReasonCode | None = None
@@ -114,7 +115,7 @@ class Connection:
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
-        client.on_publish = lambda _c, _u, mid, _r, _p: self.acknowledged.append(mid)
+        client.on_publish = self._on_publish
         client.on_subscribe = self._on_subscribe
         return client
 
@@ -226,6 +227,9 @@ class Connection:
     ) -> None:
         self.taken_over = code.value == SESSION_TAKEN_OVER
         self.lost = self.lost or f"the connection was lost ({code})"
+
+    def _on_publish(self, _client: paho.Client, _data: object, mid: int, code: ReasonCode, _properties: object) -> None:
+        self.acknowledged.append((mid, str(code) if code.is_failure else None))
 
     def _on_subscribe(
         self, _client: paho.Client, _data: object, _mid: int, codes: list[ReasonCode], _properties: object

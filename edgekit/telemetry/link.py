@@ -80,6 +80,8 @@ class Link:
         self.state = LinkState(connected=False, text="not started")
         self.failures = 0
         "Attempts and short connections in a row; sets the back-off."
+        self.refused = 0
+        "Messages that the broker did not take; MQTT 3.1.1 has no word for it."
         self.outbox = outbox or Outbox()
         self._config, self._client_id, self._subscriptions = config, client_id, tuple(subscriptions)
         self._opening, self._on_message, self._on_state = opening, on_message, on_state
@@ -228,13 +230,23 @@ class Link:
                     return False
             idle_s = min(IDLE_S, connection.idle_s)
             connection.step(0.05 if self._stopping.is_set() else pace.wait_s(idle_s, now_s=time.monotonic()))
-            for packet_id in connection.acknowledged:
-                if item := in_flight.acknowledged(packet_id):
-                    self.outbox.delivered(item)
-            connection.acknowledged.clear()
+            self._read_answers(connection, in_flight)
             if in_flight.waited_s(time.monotonic()) > self._unacknowledged_s:
                 connection.lost = connection.lost or f"acknowledged nothing for {self._unacknowledged_s:.0f} s"
         return False
+
+    def _read_answers(self, connection: Connection, in_flight: InFlight) -> None:
+        """What the broker took is delivered. What it refuses (MQTT 5 says so) it would refuse again: it is counted."""
+        for packet_id, refusal in connection.acknowledged:
+            item = in_flight.acknowledged(packet_id)
+            if refusal is not None:
+                self._say(LinkState(connected=True, text=f"connected, but a message was refused: {refusal}"))
+                self.refused += 1
+                if item is not None:
+                    self.outbox.drop(item.number, f"refused by the broker: {refusal}")
+            elif item is not None:
+                self.outbox.delivered(item)
+        connection.acknowledged.clear()
 
     def _send(self, connection: Connection, in_flight: InFlight, pace: Pace) -> None:
         """Publish what may be in flight now."""

@@ -91,6 +91,11 @@ class Watcher:
         return self._link.failures > 0 and not self.connected
 
     @property
+    def refused(self) -> int:
+        """Messages that the broker did not let us publish, as far as it says so."""
+        return self._link.refused
+
+    @property
     def overrun(self) -> int:
         """Messages lost because nobody drained them."""
         return self._overrun
