@@ -162,8 +162,8 @@ def test_one_artifact_for_a_file_of_two_models_is_refused() -> None:
         (["--config", "FILE", "--site", "No Way"], 3, "site: 'No Way' must be 1 to 63 of a-z"),
         (["digits", "--device", "_all"], 3, "the command line: device: '_all' must be"),
         (["digits", "--threads", "0"], 3, "the command line: model.threads: 0 must be a number of at least 1"),
-        (["digits", "--latency-ms", "nan"], 3, "the command line: model.latency_ms: nan must be"),
-        (["digits", "--latency-ms", "0"], 3, "the command line: model.latency_ms: 0 must be"),
+        (["digits", "--latency-ms", "nan"], 2, "--latency-ms nan: must be a finite number"),
+        (["digits", "--latency-ms", "0"], 2, "--latency-ms 0: must be a finite number"),
         (["digits", "--window", "5"], 2, "name it with --mqtt-host"),
     ],
 )

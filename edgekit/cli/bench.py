@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.device.probe import probe
 
     above_zero(seconds=args.seconds, samples=args.samples, memory_mb=args.memory_mb)
+    above_zero(qps=args.qps, latency_ms=args.latency_ms, soak=args.soak)
     if args.compare:
         from edgekit.cli.bench_compare import run_compare
 

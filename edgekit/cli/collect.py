@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.cli.mqtt_options import add_mqtt_arguments, mqtt_config
+from edgekit.cli.numbers import above_zero
 from edgekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,9 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name in ("keep_windows_h", "keep_5min_days", "keep_hour_days", "commit_ms"):
-        if getattr(args, name) <= 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be more than 0")
+    above_zero(keep_windows_h=args.keep_windows_h, keep_5min_days=args.keep_5min_days, commit_ms=args.commit_ms)
+    above_zero(keep_hour_days=args.keep_hour_days, **{"for": args.seconds})
     from edgekit.collect.collector import Collector, Retention
     from edgekit.config import home
     from edgekit.telemetry.recording import RecordingWriter

@@ -14,6 +14,13 @@ def above_zero(**flags: float | None) -> None:
             raise UsageError(f"{_flag(name)} {value:g}: must be a finite number, and more than zero")
 
 
+def not_below_zero(**flags: float | None) -> None:
+    """Each is None (not given) or a finite number of zero or more. Raises UsageError naming the flag."""
+    for name, value in flags.items():
+        if value is not None and not 0 <= value < float("inf"):
+            raise UsageError(f"{_flag(name)} {value:g}: must be a finite number, zero or more")
+
+
 def within(low: float, high: float, **flags: float | None) -> None:
     """Each is None (not given) or from `low` to `high`. Raises UsageError naming the flag."""
     for name, value in flags.items():

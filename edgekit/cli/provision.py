@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.cli.numbers import within
+from edgekit.cli.numbers import not_below_zero, within
 from edgekit.cli.provision_own import own_of
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if len(ways) > 1:
         raise UsageError("one of TARGET, --inventory and --offline-image at a time")
+    not_below_zero(soak=args.soak)
     within(1, 64, parallel=args.parallel)
     within(1, 10**6, **{"max-failures": args.max_failures})
     if args.inventory is not None:

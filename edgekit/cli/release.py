@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgekit.cli.numbers import above_zero, not_below_zero
+
 if TYPE_CHECKING:
     from edgekit.provision.pack import Order
     from edgekit.provision.release import Diff, Library, Stored, Target
@@ -42,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.step == "lock":
         return _lock(args)
+    if args.step == "create":
+        not_below_zero(soak=args.soak)
+        above_zero(ready=args.ready)
     library = library_of(args.library)
     if args.step == "list":
         return _list(library, as_json=args.json)
@@ -119,7 +124,7 @@ def bounds(words: list[str]) -> dict[str, float]:
             found[model] = float(value)
         except ValueError:
             found[model] = 0.0
-        if not model or found[model] <= 0:
+        if not model or not 0 < found[model] < float("inf"):
             raise UsageError(f"--p99-ms {word}: expected MODEL=MS, such as digits=5")
     return found
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.cli.numbers import parse_axes
+from edgekit.cli.numbers import above_zero, parse_axes
 
 if TYPE_CHECKING:
     from edgekit.config import DaemonConfig, ModelConfig
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.errors import RuntimeUnavailable, UsageError
     from edgekit.own import load_device_config
 
+    above_zero(latency_ms=args.latency_ms, window=args.window)
     if bool(args.model) == bool(args.config):
         raise UsageError("give the models to serve, or --config edgekit.toml, one of the two")
     if args.own and not args.config:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit.cli.mqtt_options import add_mqtt_arguments, mqtt_config
-from edgekit.cli.numbers import above_zero
+from edgekit.cli.numbers import above_zero, not_below_zero, within
 from edgekit.errors import BrokerError, UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     above_zero(devices=args.devices, sites=args.sites, window=args.window, cheap=args.cheap, **{"for": args.seconds})
+    not_below_zero(drops=args.drops, deaths=args.deaths, skew=args.skew, drain=args.drain)
+    within(0, 1, unsynced=args.unsynced)
     if args.tls or args.ca_file or args.certificate_file:
         raise UsageError("the simulator speaks to a broker on this machine and knows no TLS")
     if args.cheap is not None:

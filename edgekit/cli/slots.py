@@ -7,6 +7,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgekit.cli.numbers import above_zero
+
 if TYPE_CHECKING:
     from edgekit.provision.slots import Slot, Status
 
@@ -25,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    above_zero(seconds=args.seconds)
     if args.self_check is not None:
         return self_check(args)
     from edgekit.provision.slots import status

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgekit.cli.numbers import above_zero
 from edgekit.cli.slots import DEFAULT_ROOT
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.cli.progress import share_bar
     from edgekit.provision import update
 
+    above_zero(rate_kb_s=args.rate_kb_s)
     settings = _settings(args)
     if args.follow:
         return follow(args.root, settings)
