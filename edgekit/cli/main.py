@@ -27,6 +27,7 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("keys", "the keys that sign a repository of releases"),
     ("repo", "publish releases as static files that devices trust by signature"),
     ("update", "on the device: take what the repository offers, if it may be taken, and wait for the verdict"),
+    ("rollout", "a release over a fleet in waves, each judged by its telemetry against the devices without it"),
     ("rollback", "go back to the release before"),
     ("fleet", "the fleet as a table or JSON"),
     ("collect", "store every window of a fleet once, acknowledge it, and serve Prometheus"),

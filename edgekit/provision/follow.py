@@ -30,13 +30,14 @@ from edgekit.telemetry.clock import unix_ms
 from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.desired import Desired, Reported, Step
 from edgekit.telemetry.link import Link, Opening
-from edgekit.telemetry.messages import Received, decode, encode, topic
+from edgekit.telemetry.messages import EVERYONE, Received, decode, encode, topic
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.5
 PROGRESS_S = 1.0
 """`share` alone is reported at most so often."""
+REBIRTH_SPREAD_S = 2.0
 
 
 class Follower:
@@ -55,6 +56,7 @@ class Follower:
         self._where = topic(site, device, "reported")
         self._reported = self._report()
         self._reported_s = 0.0
+        self._again_s: float | None = None
         self._work: Future[Errand] | None = None
         self._worked_for: Errand | None = None
         self._is_cancelled = self._stops = False
@@ -62,7 +64,10 @@ class Follower:
         self._link = Link(
             mqtt,
             client_id=f"{site}/{device}/updater",
-            subscriptions=(topic(site, device, "desired"),),
+            subscriptions=(
+                topic(site, device, "desired"),
+                *(topic(of, EVERYONE, "rebirth") for of in (site, EVERYONE)),
+            ),
             opening=lambda: Opening(first=(self._outgoing(),)),
             on_message=self._inbox.put,
         )
@@ -107,6 +112,10 @@ class Follower:
                 message = self._inbox.get_nowait()
 
     def _hear(self, message: Received) -> None:
+        if message.topic.endswith("/rebirth"):
+            # What is retained does not reach a reader's wildcards on every broker: say it again, but not all at once.
+            self._again_s = self._again_s or time.monotonic() + self._dice.uniform(0.0, REBIRTH_SPREAD_S)
+            return
         try:
             desired = decode("desired", message.payload) if message.payload else None
         except ValueError as e:
@@ -192,9 +201,11 @@ class Follower:
         """Publish when something has changed; progress alone only now and then."""
         now, now_s = self._report(), time.monotonic()
         said = replace(self._reported, t_unix_ms=now.t_unix_ms)
-        if now == said:
+        if self._again_s is not None and now_s >= self._again_s:
+            self._again_s = None
+        elif now == said:
             return
-        is_progress = now == replace(said, share=now.share, reason=now.reason)
+        is_progress = now != said and now == replace(said, share=now.share, reason=now.reason)
         if is_progress and now_s - self._reported_s < PROGRESS_S:
             return
         self._reported, self._reported_s = now, now_s
