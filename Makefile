@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test check fix wheel bench-probe bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build bench-console soak clean
+.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build bench-console soak clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -37,8 +37,11 @@ demo: .venv/.demo ## the main job on this machine: probe, build, bench, select, 
 	@$(BIN)/edgekit demo
 
 test: .venv/.dev ## the whole test suite
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not alone"
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not alone and not rabbitmq"
 	@$(BIN)/python -m pytest -q -m alone
+
+test-rabbitmq: .venv/.dev ## nothing is lost while one of three RabbitMQ nodes is killed (Debian: rabbitmq-server)
+	@$(BIN)/python -m pytest -q tests/test_rabbitmq.py
 
 check: .venv/.dev ## format, lint, types, import contracts, sizes
 	@$(BIN)/ruff format --check .

@@ -6,13 +6,14 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgekit.collect.collector import Collector
 from edgekit.collect.store import Store
 from edgekit.config import MqttConfig
 from edgekit.fleet import Fleet, Presence, fold
+from edgekit.telemetry.access import User
 from edgekit.telemetry.messages import Birth, Readings
 from edgekit.telemetry.reporter import Recorder, Reporter
 from edgekit.telemetry.watch import Watcher
@@ -31,18 +32,20 @@ Window = tuple[str, int, int]
 class Field:
     """A device and a collector, each behind a network of its own, and a reader beside the broker."""
 
-    def __init__(self, folder: Path, *ports: int) -> None:
+    def __init__(self, folder: Path, *ports: int, users: Sequence[User] = ()) -> None:
+        """Of several brokers the device finds the first, the collector the second and so on, while they are there."""
         self._ends = contextlib.ExitStack()
         self.folder, self.stored = folder, set[Window]()
-        self.device_net, self.collector_net = Proxy(*ports), Proxy(*ports)
-        self.reader_net = Proxy(*ports)
+        self._users = {user.name: user.password for user in users}
+        self.device_net, self.collector_net, self.reader_net = (Proxy(*ports[i:], *ports[:i]) for i in range(3))
         for proxy in (self.device_net, self.collector_net, self.reader_net):
             self._ends.callback(proxy.close)
         self.fleet = Fleet()
-        self.watcher = Watcher(self._config(self.reader_net), back_off=QUICK)
+        self.watcher = Watcher(self._config(self.reader_net, "reader"), back_off=QUICK)
         self.watcher.start()
         self._ends.callback(self.watcher.stop)
-        self.collector = Collector(self._config(self.collector_net), folder / "h.db", commit_s=0.05, back_off=QUICK)
+        listens = self._config(self.collector_net, "collector")
+        self.collector = Collector(listens, folder / "h.db", commit_s=0.05, back_off=QUICK)
         thread = threading.Thread(target=self.collector.run, daemon=True)
         thread.start()
         self._ends.callback(thread.join)
@@ -51,14 +54,19 @@ class Field:
         self.reporter.start()
         assert until(lambda: self.reporter.state.connected and self.presence() is Presence.ONLINE, 30.0)
 
-    def _config(self, network: Proxy, **settings: object) -> MqttConfig:
+    def _config(self, network: Proxy, user: str, **settings: object) -> MqttConfig:
         kind = {"host": "127.0.0.1", "port": network.port, "keepalive_s": KEEPALIVE_S, **settings}
+        if user in self._users:
+            secret = self.folder / f"secret-{user.replace('/', '-')}"
+            secret.write_text(self._users[user])
+            kind |= {"username": user, "password_file": str(secret)}
         return MqttConfig(**kind)  # type: ignore[arg-type]
 
     def _reporter(self, name: str) -> Reporter:
         recorder = Recorder()
+        settings = {"window_s": WINDOW_S, "commit_s": 0.05, "collector": True, "history_per_s": 500.0}
         reporter = Reporter(
-            self._config(self.device_net, window_s=WINDOW_S, commit_s=0.05, collector=True, history_per_s=500.0),
+            self._config(self.device_net, f"hall/{name}", **settings),
             site="hall",
             device=name,
             state_folder=self.folder / name,
