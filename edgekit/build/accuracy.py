@@ -34,7 +34,11 @@ class Reference(NamedTuple):
 
 def refer(model: Model, path: Path, settings: SessionSettings, samples: Sequence[Sample]) -> Reference:
     """Run the standard artifact over the evaluation samples. Without labels the metric is agreement with itself."""
-    outputs = _run(model, path, settings, samples)
+    return rate(model, samples, _run(model, path, settings, samples))
+
+
+def rate(model: Model, samples: Sequence[Sample], outputs: Sequence[Outputs]) -> Reference:
+    """The standard's outputs for these samples as a reference. Raises UsageError when they are worth nothing."""
     metric = model.metric or "agreement"
     value = _score(model, metric, samples, outputs, outputs)
     if value <= 0:

@@ -1,5 +1,7 @@
-"""What other quantisers make of a model, with their defaults. Runs in `.venv-peers`: their pins collide with ours.
+"""What other quantisers make of a model, with their defaults. Most run in `.venv-peers`: their pins collide with ours.
 
+    make_peers.py ort-static MODEL.onnx FEEDS OUT.onnx   onnxruntime's quantize_static, Q/DQ
+    make_peers.py ort-dynamic MODEL.onnx FEEDS OUT.onnx  onnxruntime's quantize_dynamic
     make_peers.py nncf MODEL.onnx FEEDS OUT.xml          NNCF, post-training, for OpenVINO
     make_peers.py aeq  MODEL.tflite FEEDS OUT.tflite     ai-edge-quantizer, static INT8
 
@@ -20,6 +22,25 @@ def feeds(folder: Path) -> list[dict[str, np.ndarray]]:
         with np.load(path, allow_pickle=False) as arrays:
             found.append({name: arrays[name] for name in arrays.files})
     return found
+
+
+def ort_static(source: str, samples: list[dict[str, np.ndarray]], result: str) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._feeds = iter(samples)
+
+        def get_next(self):
+            return next(self._feeds, None)
+
+    quantize_static(source, result, Reader(), quant_format=QuantFormat.QDQ)
+
+
+def ort_dynamic(source: str, _samples: list[dict[str, np.ndarray]], result: str) -> None:
+    from onnxruntime.quantization import quantize_dynamic
+
+    quantize_dynamic(source, result)
 
 
 def nncf_openvino(source: str, samples: list[dict[str, np.ndarray]], result: str) -> None:
@@ -73,5 +94,6 @@ def _named(schema, name, tensor):
 
 if __name__ == "__main__":
     kind, model_path, folder, out = sys.argv[1:]
-    make = {"nncf": nncf_openvino, "aeq": ai_edge_quantizer}[kind]
+    makers = {"ort-static": ort_static, "ort-dynamic": ort_dynamic, "nncf": nncf_openvino, "aeq": ai_edge_quantizer}
+    make = makers[kind]
     make(model_path, feeds(Path(folder)), out)

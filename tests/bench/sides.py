@@ -18,6 +18,8 @@ import numpy as np
 from edgekit.runtimes.session import SessionSettings, open_session
 
 TURN = 4
+FOR_P99 = 662
+"""The samples that a p99 needs at 99 % confidence with one above it."""
 STANDARD, OWN, PEER = "standard", "own", "peer"
 Feed = Mapping[str, np.ndarray]
 Run = Callable[[Feed], dict[str, np.ndarray]]
@@ -44,14 +46,15 @@ class Side:
 
     @property
     def width(self) -> float | None:
-        """p99 / p50, with the 662 samples that a p99 needs; None with fewer."""
-        if len(self.times_ms) < 662:
+        """p99 / p50; None with fewer samples than a p99 needs."""
+        if len(self.times_ms) < FOR_P99:
             return None
         return float(np.percentile(self.times_ms, 99, method="inverted_cdf")) / self.p50_ms
 
-    def with_threads(self, threads: int) -> Side:
+    def fresh(self, threads: int | None = None) -> Side:
         """The same, not yet timed. Spinning as in onnxruntime's default session, where it has threads."""
-        settings = replace(self.settings, threads=threads, spinning=threads > 1)
+        count = threads or self.settings.threads
+        settings = replace(self.settings, threads=count, spinning=count > 1)
         return replace(self, settings=settings, times_ms=[], cold_ms=None, peak_bytes=None)
 
 
@@ -74,26 +77,34 @@ def opened(path: Path, settings: SessionSettings | str) -> Run:
     return run
 
 
-def race(sides: Sequence[Side], feeds: Sequence[Feed], *, budget_s: float, least: int = 15) -> None:
-    """Time all sides in turns of `TURN`, until the budget is spent but at least `least` times each.
+class Track:
+    """Sides that run against each other in turns. Each is opened and warmed up once, however many heats it runs."""
 
-    Each turn begins untimed, and each round has another order: threads of the side before may still spin, and its
-    tensors fill the caches.
-    """
-    runs = [opened(side.path, side.settings) for side in sides]
-    for run, feed in zip(runs, feeds, strict=True):
-        for _ in range(5):
-            run(feed)
-    order, shuffle = list(range(len(sides))), random.Random(0).shuffle
-    end = time.perf_counter() + budget_s
-    while len(sides[-1].times_ms) < least or time.perf_counter() < end:
-        shuffle(order)
-        for i in order:
-            runs[i](feeds[i])
-            for _ in range(TURN):
-                start = time.perf_counter()
-                runs[i](feeds[i])
-                sides[i].times_ms.append(1000 * (time.perf_counter() - start))
+    def __init__(self, sides: Sequence[Side], feeds: Sequence[Feed]) -> None:
+        self._runs = [opened(side.path, side.settings) for side in sides]
+        self._places = {id(side): i for i, side in enumerate(sides)}
+        self._feeds, self._shuffle = feeds, random.Random(0).shuffle
+        for run, feed in zip(self._runs, feeds, strict=True):
+            for _ in range(5):
+                run(feed)
+
+    def heat(self, sides: Sequence[Side], *, budget_s: float, least: int) -> None:
+        """Time some of the sides in turns of `TURN`, until the budget is spent but at least `least` times each.
+
+        Each turn begins untimed, and each round has another order: threads of the side before may still spin, and its
+        tensors fill the caches.
+        """
+        ways = [(side, self._runs[self._places[id(side)]], self._feeds[self._places[id(side)]]) for side in sides]
+        end, done = time.perf_counter() + budget_s, 0
+        while done < least or time.perf_counter() < end:
+            self._shuffle(ways)
+            for side, run, feed in ways:
+                run(feed)
+                for _ in range(TURN):
+                    start = time.perf_counter()
+                    run(feed)
+                    side.times_ms.append(1000 * (time.perf_counter() - start))
+            done += TURN
 
 
 def start_cold(sides: Sequence[Side], feeds: Sequence[Feed], *, repeats: int = 5) -> None:
