@@ -60,8 +60,8 @@ bench-probe: .venv/.dev ## what `edgekit probe` and `--help` cost beside an empt
 bench-serve: .venv/.dev ## the daemon's overhead over a bare session.run, side by side
 	@$(BIN)/python tests/bench/bench_serve.py
 
-bench-build: .venv/.dev ## what the builder makes, beside what other quantisers make
-	@$(BIN)/python tests/bench/bench_build.py
+bench-build: .venv/.dev ## the builder beside other quantisers; MODELS="digits minilm" for some, RESULTS=folder to go on later
+	@$(BIN)/python tests/bench/bench_build.py $(MODELS) $(if $(RESULTS),--results $(RESULTS))
 
 torture: .venv/.dev ## cut the power at every write of an update (POINTS=N: at most so many of each kind)
 	@PYTHONPATH=. $(BIN)/python tests/torture/torture.py $(if $(POINTS),--points $(POINTS) --updates 10 --restarts 20)
