@@ -91,7 +91,8 @@ def print_table(results: Sequence[Result]) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("target", "outcome", "release"):
+    table.add_column("target", overflow="fold")
+    for title in ("outcome", "release"):
         table.add_column(title, no_wrap=True)
     table.add_column("s", justify="right")
     table.add_column("why", overflow="fold")
@@ -99,7 +100,7 @@ def print_table(results: Sequence[Result]) -> None:
         style = _MARKS.get(result.outcome, "yellow")
         seconds = f"{result.seconds:.0f}"
         table.add_row(result.target, Text(result.outcome, style=style), result.release or "-", seconds, result.reason)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
     good = sum(result.is_good for result in results)
     word = "could have it" if any(result.outcome == "planned" for result in results) else "have it"
     print(f"{good} of {len(results)} devices {word}")
