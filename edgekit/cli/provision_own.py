@@ -59,7 +59,8 @@ def _issue(args: argparse.Namespace, name: str) -> bytes:
         return b"(made when it is not a dry run)"
     if is_new:
         load_users(args.broker_dir, [name])
-        print(f"{name} may now sign in; a broker that runs reads it when it is started again", file=sys.stderr)
+        tell = "pkill -HUP -f 'edgekit broker'"
+        print(f"{name} may now sign in; a broker that runs already must be told: {tell}", file=sys.stderr)
     return _read(path)
 
 
