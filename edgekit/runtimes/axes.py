@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -87,10 +86,13 @@ def bound_names(declared: Sequence[TensorSpec], bound: Sequence[TensorSpec]) -> 
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """`names` with repeated ones numbered: a, b, b_1."""
-    seen: Counter[str] = Counter()
-    result = []
+    """`names` with repeated ones numbered (a, b, b_1), never into a name that another has. The first keeps its own."""
+    taken = set(names)
+    result: list[str] = []
     for name in names:
-        result.append(f"{name}_{seen[name]}" if seen[name] else name)
-        seen[name] += 1
+        own, number = name, 0
+        while own in result or (number and own in taken):
+            number += 1
+            own = f"{name}_{number}"
+        result.append(own)
     return result
