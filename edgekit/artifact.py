@@ -37,6 +37,18 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
         return self.value / self.standard_value if self.standard_value else None
 
 
+class LayerSparsity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the weights of one layer hold, measured from the written file, after quantisation."""
+
+    zeros: float
+    "Share of the weights that is zero, 0..1."
+    weights: int
+    two_of_four: bool
+    "Of every four neighbouring input channels at most two are not zero."
+    why_not_eligible: str | None = None
+    "Why no sparse kernel would take this layer; None: one would."
+
+
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What `record.json` beside an artifact says (design: Files, artifact record)."""
 
@@ -64,6 +76,8 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
     "Operator kind -> count, so that an 'INT8' artifact can be checked to hold integer kernels."
     plan: Mapping[str, str] = {}
     "Of mixed precision: node, as `kind output` -> its precision and why."
+    sparsity: Mapping[str, LayerSparsity] = {}
+    "Of a pruned artifact: layer, as `kind output` -> what its weights really hold."
     accuracy: Accuracy | None = None
     fit: bool = True
     why_unfit: str | None = None
