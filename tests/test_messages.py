@@ -189,6 +189,23 @@ def test_the_epoch_outlives_the_process_and_never_repeats(tmp_path: Path) -> Non
     assert not second.is_own("")
 
 
+def test_an_epoch_does_not_repeat_when_its_file_is_lost_restored_or_was_never_written(tmp_path: Path) -> None:
+    now_s = 1_800_000_000.0
+    before = EpochCounter(tmp_path)
+    used = [before.advance(unix_s=now_s), before.advance(unix_s=now_s + 0.1), before.advance(unix_s=now_s + 0.2)]
+    assert used == sorted(set(used))
+    image = (tmp_path / "epoch.json").read_bytes()
+    used += [before.advance(unix_s=now_s + 60)]
+    (tmp_path / "epoch.json").unlink()
+    assert EpochCounter(tmp_path).advance(unix_s=now_s + 61) > max(used)
+    (tmp_path / "epoch.json").write_bytes(image)  # the card of last week
+    assert EpochCounter(tmp_path).advance(unix_s=now_s + 61) > max(used)
+    # A clock that shows 1970 says nothing: the file counts on, as it does behind a clock that was far ahead.
+    assert EpochCounter(tmp_path).advance(unix_s=5.0) > max(used)
+    ahead = EpochCounter(tmp_path).advance(unix_s=4_000_000_000.0)
+    assert EpochCounter(tmp_path).advance(unix_s=now_s + 100) == ahead + 1
+
+
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"epoch":"x"}', b"\xff"])
 def test_a_damaged_epoch_file_counts_as_a_device_without_a_past(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "epoch.json").write_bytes(damage)
@@ -246,3 +263,42 @@ def test_the_clock_is_believed_when_systemd_says_so_and_is_never_guessed(tmp_pat
     flag.parent.mkdir(parents=True)
     flag.touch()
     assert clock_synced(tmp_path) is True
+
+
+def test_what_was_acted_on_is_not_acted_on_again_after_a_restart(tmp_path: Path) -> None:
+    gate = CommandGate(("reload",), tmp_path)
+    for command_id in ("done", "cut short"):
+        assert refusal(gate, id=command_id, verb="reload") is None
+        assert gate.begin(Command(id=command_id, verb="reload")) is None
+    gate.answered(Reply(id="done", ok=True, text="reloaded", detail={"long": "x" * 1000}))
+    again = CommandGate(("reload",), tmp_path)
+    answers = {i: again.refusal(Command(id=i, verb="reload"), now_unix_ms=0, clock_synced=True) for i in IDS}
+    assert answers["done"] == Reply(id="done", ok=True, text="reloaded")
+    assert answers["cut short"] is not None
+    assert "restarted while it acted on" in answers["cut short"].text
+    assert answers["new"] is None
+    assert (tmp_path / "commands.json").stat().st_size < 1000
+
+
+IDS = ("done", "cut short", "new")
+
+
+def test_only_so_many_are_kept_and_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
+    gate = CommandGate(("reload",), tmp_path)
+    for n in range(REMEMBERED + 3):
+        gate.begin(Command(id=str(n), verb="reload"))
+    again = CommandGate(("reload",), tmp_path)
+    assert refusal(again, id="3", verb="reload") is not None
+    assert refusal(again, id="2", verb="reload") is None
+    (tmp_path / "commands.json").write_text("{")
+    assert refusal(CommandGate(("reload",), tmp_path), id="3", verb="reload") is None
+
+
+def test_a_command_that_cannot_be_noted_is_refused(tmp_path: Path) -> None:
+    gate = CommandGate(("reload",), tmp_path / "folder")
+    (tmp_path / "folder").write_text("a file where the folder should be")
+    refused = gate.begin(Command(id="x", verb="reload"))
+    assert refused is not None
+    assert "cannot be noted" in refused.text
+    gate.answered(refused)
+    assert refusal(gate, id="y", verb="reload") is None

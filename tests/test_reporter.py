@@ -242,14 +242,15 @@ def test_a_stale_or_cleared_status_on_its_own_topic_is_replaced(stage: Stage) ->
 def test_a_device_that_lost_its_state_goes_on_above_what_the_broker_remembers(stage: Stage) -> None:
     stage.start_broker()
     watcher = stage.watch()
-    old = Status(state=State.OFFLINE, epoch=57, reason="stopped", session="before")
+    remembered = 2**40  # by a clock that was far ahead
+    old = Status(state=State.OFFLINE, epoch=remembered, reason="stopped", session="before")
     watcher._link.send(Outgoing(topic(*CAM, "status"), encode(old), retain=True))
-    stage.see(lambda d: d.epoch == 57)
+    stage.see(lambda d: d.epoch == remembered)
     reporter, _ = stage.reporter()
     reporter.start()
     device = stage.see(lambda d: is_online(d) and d.windows > 0)
-    assert device.epoch == 58
-    assert EpochCounter(stage.folder / "cam-1").current == 58
+    assert device.epoch == remembered + 1
+    assert EpochCounter(stage.folder / "cam-1").current == remembered + 1
     assert not stage.fleet.events
 
 
@@ -344,7 +345,7 @@ def test_epochs_rise_over_restarts_of_the_process(stage: Stage) -> None:
         epochs.append(reporter.epoch)
         reporter.stop("restart")
         stage.see(lambda d: d.presence is Presence.OFFLINE)
-    assert epochs == [1, 2, 3]
+    assert epochs == sorted(set(epochs))
     assert not [e for e in stage.fleet.events if e.event.kind == "collision"]
 
 
@@ -407,12 +408,12 @@ def test_windows_wait_on_the_disk_until_the_collector_has_them(stage: Stage) -> 
     watcher = stage.watch()
     reporter, _ = stage.reporter(settings={"collector": True, "commit_s": 0.05})
     reporter.start()
-    stage.see(lambda d: d.windows >= 3)
+    first = stage.see(lambda d: d.windows >= 3).epoch
     reporter.stop("restart")
     # A new process sends all of them again; what the collector acknowledges is never sent a third time.
     again, _ = stage.reporter(settings={"collector": True})
     again.start()
-    stage.see(lambda d: d.duplicates >= 3 and d.epoch == 2)
-    watcher._link.send(Outgoing(topic(*CAM, "ack"), encode(Ack(epoch=1, seq=1000))))
-    assert until(lambda: not [i for i in again._link.outbox.after(NOTHING, 99) if i.window and i.window[0] == 1])
+    stage.see(lambda d: d.duplicates >= 3 and d.epoch > first)
+    watcher._link.send(Outgoing(topic(*CAM, "ack"), encode(Ack(epoch=first, seq=1000))))
+    assert until(lambda: not [i for i in again._link.outbox.after(NOTHING, 99) if i.window and i.window[0] == first])
     assert b'"historical":true' in b"".join(m.payload for m in stage.heard)

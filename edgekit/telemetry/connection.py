@@ -24,8 +24,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edgekit.config import MqttConfig
 from edgekit.errors import BrokerError, ConfigError
+from edgekit.telemetry.clock import ClockFloor
 from edgekit.telemetry.keepalive import idle_s, patience_s, wire_keepalive_s
 from edgekit.telemetry.messages import Received
+from edgekit.telemetry.tls import client_context, expiry_problem
 
 CONNECT_S, CONNACK_S, SUBACK_S = 5.0, 10.0, 10.0
 FIRST_CONNACK_S = 1.0
@@ -79,8 +81,14 @@ class Connection:
     """One connection. Only the thread that made it may call it, except `wake`."""
 
     def __init__(
-        self, config: MqttConfig, client_id: str, protocol: MQTTProtocolVersion, will: Outgoing | None
+        self,
+        config: MqttConfig,
+        client_id: str,
+        protocol: MQTTProtocolVersion,
+        will: Outgoing | None,
+        floor: ClockFloor | None = None,
     ) -> None:
+        """`floor`: with one, TLS works before the clock is set."""
         self.endpoint = f"{config.host}:{config.port}"
         self.in_flight_limit = IN_FLIGHT
         self.max_packet_bytes: int | None = None
@@ -91,7 +99,7 @@ class Connection:
         self.acknowledged: list[tuple[int, str | None]] = []
         "Ids of messages that the broker answered, and why it refused one; None when it took it."
         self.on_message: Callable[[Received], None] = lambda _: None
-        self._config, self._protocol = config, protocol
+        self._config, self._protocol, self._floor = config, protocol, floor
         self._connack: ReasonCode | None = None
         self._suback: list[ReasonCode] | None = None
         self._selector = selectors.DefaultSelector()
@@ -122,14 +130,18 @@ class Connection:
     def open(self) -> None:
         """Connect and wait until the broker has accepted us. Raises BrokerError; ProtocolRefused for the version."""
         config, keepalive_s = self._config, wire_keepalive_s(self._config.keepalive_s)
+        check_dates = self._floor is None or not self._floor.is_clock_behind()
         try:
-            self._credentials()
+            self._credentials(check_dates)
             if self._protocol is MQTTProtocolVersion.MQTTv5:
                 self._client.connect(config.host or "", config.port, keepalive_s, clean_start=True)
             else:
                 self._client.connect(config.host or "", config.port, keepalive_s)
         except (OSError, ValueError) as e:
             raise BrokerError(self.endpoint, describe(e)) from e
+        peer = self._client.socket()
+        if isinstance(peer, ssl.SSLSocket) and self._floor is not None and not check_dates:
+            self._refuse_expired(peer, self._floor)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         patience_s = FIRST_CONNACK_S if self._protocol is MQTTProtocolVersion.MQTTv5 else CONNACK_S
         self._wait_for(lambda: self._connack is not None, patience_s)
@@ -139,6 +151,10 @@ class Connection:
         if self._connack.is_failure:
             kind = ProtocolRefused if self._connack.value == UNSUPPORTED_PROTOCOL else BrokerError
             raise kind(self.endpoint, f"refused us: {self._connack}")
+
+    def _refuse_expired(self, peer: ssl.SSLSocket, floor: ClockFloor) -> None:
+        if problem := expiry_problem(peer, floor):
+            raise BrokerError(self.endpoint, problem)
 
     def subscribe(self, filters: Sequence[str]) -> None:
         """Subscribe with QoS 1 and wait until the broker has answered. Raises BrokerError."""
@@ -198,17 +214,14 @@ class Connection:
         self._wake_read.close()
         self._wake_write.close()
 
-    def _credentials(self) -> None:
+    def _credentials(self, check_dates: bool) -> None:
         """Read anew for every connection, so that they can be rotated without a restart."""
         config = self._config
         if config.username is not None:
             secret = Path(config.password_file).read_text().strip() if config.password_file else None
             self._client.username_pw_set(config.username, secret)
         if config.tls:
-            context = ssl.create_default_context(cafile=config.ca_file)
-            if config.certificate_file:
-                context.load_cert_chain(config.certificate_file, config.key_file)
-            self._client.tls_set_context(context)
+            self._client.tls_set_context(client_context(config, check_dates=check_dates))
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -246,7 +259,8 @@ class Connection:
 def describe(error: Exception) -> str:
     """The error in words a person can act on."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}; check ca_file and this machine's clock"
+        clock = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+        return f"its certificate is not trusted: {error.verify_message}; check ca_file and this clock ({clock} UTC)"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}"
     if isinstance(error, socket.gaierror):

@@ -1,4 +1,9 @@
-"""The epoch counter of a device: it outlives the process and never repeats, so an old word never beats a new one."""
+"""The epoch counter of a device: it outlives the process and never repeats, so an old word never beats a new one.
+
+A repeated epoch would be loss: a collector would take its windows for those that it has. A file alone cannot prevent
+that (it is lost with its disk, restored from an old image, or not written because the disk is full), so an epoch is
+also at least the number of seconds since 2026: time goes on whatever the disk remembers.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,8 @@ class _State(msgspec.Struct, frozen=True):
 
 
 _KEPT_SESSIONS = 8
+_BASE_UNIX_S = 1_767_225_600
+"""2026-01-01."""
 
 
 class EpochCounter:
@@ -39,9 +46,12 @@ class EpochCounter:
         self.current = state.epoch
         self._sessions = (*state.sessions[-_KEPT_SESSIONS + 1 :], self.session)
 
-    def advance(self, *, past: int = 0) -> int:
-        """The next epoch, above `past` too; on disk before it is returned. Raises OSError."""
-        self.current = max(self.current, past) + 1
+    def advance(self, *, past: int = 0, unix_s: float = 0.0) -> int:
+        """The next epoch, above `past` too and not behind the clock; on disk before it is returned. Raises OSError.
+
+        `unix_s`: the wall clock, right or wrong: in 1970 it says nothing, and a wrong future is only a large number.
+        """
+        self.current = max(self.current + 1, past + 1, int(unix_s) - _BASE_UNIX_S)
         write_atomic(self._path, msgspec.json.encode(_State(epoch=self.current, sessions=self._sessions)))
         return self.current
 

@@ -18,6 +18,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from edgekit.config import MqttConfig
 from edgekit.errors import BrokerError
 from edgekit.telemetry.backoff import PATIENT, BackOff
+from edgekit.telemetry.clock import ClockFloor
 from edgekit.telemetry.connection import Connection, Outgoing, ProtocolRefused, check_config
 from edgekit.telemetry.messages import Received
 from edgekit.telemetry.outbox import Item, Outbox
@@ -68,6 +69,7 @@ class Link:
         prepare: Callable[[Item], bytes] = lambda item: item.payload,
         back_off: BackOff = PATIENT,
         unacknowledged_s: float = UNACKNOWLEDGED_S,
+        floor: ClockFloor | None = None,
     ) -> None:
         """Raises ConfigError for settings that can never connect.
 
@@ -75,6 +77,7 @@ class Link:
             opening: asked before each attempt to connect; called on the link's thread, as are the next two.
             on_message, on_state: must return at once.
             prepare: the payload of a waiting item as it is sent now.
+            floor: with one, TLS works before the clock is set.
         """
         check_config(config)
         self.state = LinkState(connected=False, text="not started")
@@ -86,6 +89,7 @@ class Link:
         self._config, self._client_id, self._subscriptions = config, client_id, tuple(subscriptions)
         self._opening, self._on_message, self._on_state = opening, on_message, on_state
         self._prepare, self._back_off, self._unacknowledged_s = prepare, back_off, unacknowledged_s
+        self._floor = floor
         self._protocols = [MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311]
         self._direct: deque[Outgoing] = deque()
         self._takes_direct = False
@@ -190,7 +194,7 @@ class Link:
     def _open(self, opening: Opening) -> Connection:
         """A connection by MQTT 5, or by 3.1.1 where the broker is older. Raises BrokerError."""
         for protocol in self._protocols:
-            connection = Connection(self._config, self._client_id, protocol, opening.will)
+            connection = Connection(self._config, self._client_id, protocol, opening.will, self._floor)
             connection.on_message = self._on_message
             self._connection = connection
             try:

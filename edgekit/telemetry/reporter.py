@@ -21,10 +21,9 @@ import msgspec
 from edgekit.config import NAME_PATTERN, MqttConfig
 from edgekit.errors import ConfigError
 from edgekit.telemetry.backoff import PATIENT, BackOff
-from edgekit.telemetry.clock import boot_id, clock_synced, unix_ms
+from edgekit.telemetry.clock import unix_ms
 from edgekit.telemetry.commands import CommandDesk
 from edgekit.telemetry.connection import Outgoing
-from edgekit.telemetry.epoch import EpochCounter
 from edgekit.telemetry.link import Link, LinkState, Opening
 from edgekit.telemetry.messages import (
     EVERYONE,
@@ -42,9 +41,9 @@ from edgekit.telemetry.messages import (
     encode,
     topic,
 )
-from edgekit.telemetry.outbox import Item, Outbox
+from edgekit.telemetry.outbox import Outbox
 from edgekit.telemetry.recorder import Recorder as Recorder
-from edgekit.telemetry.window import Moment, as_sent
+from edgekit.telemetry.windows import Windows
 
 logger = logging.getLogger(__name__)
 REBIRTH_SPREAD_S = 2.0
@@ -81,15 +80,19 @@ class Reporter:
             if name == EVERYONE or not re.fullmatch(NAME_PATTERN, name):
                 raise ConfigError("edgekit.toml", key, f"{name!r} must match {NAME_PATTERN} and not be '{EVERYONE}'")
         self.site, self.device = site, device
-        self._window_s, self._birth, self._readings = config.window_s, birth, readings
-        self._recorder, self._boot = recorder, boot_id()
-        self._epochs = EpochCounter(state_folder)
+        self._window_s, self._birth = config.window_s, birth
+        self._windows = Windows(
+            state_folder, config.window_s, recorder=recorder, readings=readings, on_jump=self._tell_jump
+        )
+        self._epochs = self._windows.epochs
         self._listens_first = self._epochs.is_fresh
         self._desk = CommandDesk(
-            config.allowed_commands, own=self._own_command, on_command=on_command, answer=self._answer
+            config.allowed_commands,
+            own=self._own_command,
+            on_command=on_command,
+            answer=self._answer,
+            folder=state_folder,
         )
-        self._lock = threading.Lock()
-        self._seq, self._window_began_s = 0, time.monotonic()
         self._epoch_used = False
         self._spoke_s = 0.0
         self._memory_total_bytes = readings().memory_total_bytes
@@ -108,9 +111,10 @@ class Reporter:
             opening=self._opening,
             on_message=self._inbox.put,
             on_state=self._on_link,
-            prepare=self._prepare,
+            prepare=self._windows.as_sent,
             outbox=self._outbox,
             back_off=back_off,
+            floor=self._windows.floor,
         )
         self._outbox.on_ready = self._link.wake
         self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)
@@ -127,7 +131,7 @@ class Reporter:
     def start(self) -> None:
         """Begin an epoch and report in the background. An unreachable broker is no error: `state` tells."""
         self._advance()
-        self._window_began_s = time.monotonic()
+        self._windows.begin()
         self._worker.start()
         self._link.start()
 
@@ -177,31 +181,14 @@ class Reporter:
                 due_s = max(due_s + self._window_s, now_s)
 
     def _close_window(self) -> None:
-        lanes, synced = self._recorder.take(), clock_synced()
-        system = msgspec.structs.replace(self._readings(), memory_total_bytes=None)  # the birth has it
-        outbox = self._link.outbox.state()
-        with self._lock:
-            now_s = time.monotonic()
-            window = Metrics(
-                epoch=self._epochs.current,
-                seq=self._seq,
-                t_unix_ms=unix_ms(),
-                t_mono_ms=int(now_s * 1000),
-                window_ms=max(1, round((now_s - self._window_began_s) * 1000)),
-                clock_synced=synced,
-                lanes=lanes,
-                system=system,
-                outbox=outbox,
-                boot=self._boot,
-            )
-            self._seq += 1
-            self._window_began_s = now_s
+        def store(window: Metrics) -> None:
             where = topic(self.site, self.device, "metrics")
             self._link.store(where, encode(window), window=(window.epoch, window.seq))
 
-    def _prepare(self, item: Item) -> bytes:
-        now = Moment(time.monotonic(), unix_ms(), clock_synced(), self._boot)
-        return as_sent(item, now, live_s=self._window_s)
+        self._windows.close(self._outbox.state(), store)
+
+    def _tell_jump(self, text: str, jumped_s: float) -> None:
+        self.event("clock", text, jumped_s=round(jumped_s, 3))
 
     def _opening(self) -> Opening:
         """A new epoch for every connection that follows one; a failed attempt does not use its epoch up."""
@@ -212,14 +199,8 @@ class Reporter:
         return Opening(will=will, first=self._introduction(), settle_s=settle_s)
 
     def _advance(self, past: int = 0) -> None:
-        with self._lock:
-            try:
-                self._epochs.advance(past=past)
-            except OSError as e:
-                # A full disk must not silence the device; the broker's retained status repairs the count later.
-                logger.warning("the epoch %s could not be stored: %s", self._epochs.current, e)
-            self._seq = 0
-            self._epoch_used = False
+        self._windows.advance(past)
+        self._epoch_used = False
 
     def _introduction(self) -> tuple[Outgoing, Outgoing]:
         birth = msgspec.structs.replace(self._birth(self.epoch), memory_total_bytes=self._memory_total_bytes)

@@ -15,6 +15,7 @@ from edgekit.telemetry import packets
 from edgekit.telemetry.connection import CONNACK_S, CONNECT_S, describe
 from edgekit.telemetry.keepalive import KeepAlive
 from edgekit.telemetry.messages import Received
+from edgekit.telemetry.tls import client_context
 
 _READ_BYTES = 256 * 1024
 
@@ -156,11 +157,8 @@ def _open(config: MqttConfig) -> socket.socket:
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not config.tls:
         return plain
-    context = ssl.create_default_context(cafile=config.ca_file)
-    if config.certificate_file:
-        context.load_cert_chain(config.certificate_file, config.key_file)
     try:
-        return context.wrap_socket(plain, server_hostname=config.host)
+        return client_context(config).wrap_socket(plain, server_hostname=config.host)
     except BaseException:
         plain.close()
         raise
