@@ -57,6 +57,7 @@ def make_lane(model_path: Path) -> Iterator[Callable[..., Lane]]:
             signature=signature_of(model, session.inputs, session.outputs, overrides={}),
             recorder=None,
             precedence=precedence,
+            is_lowered=name == TOLERANT,
         )
         lane.warm_up()
         lane.start()

@@ -20,6 +20,7 @@ from edgekit.device.tree import Tree
 from edgekit.errors import EdgekitError
 from edgekit.runtimes.session import Session
 from edgekit.runtimes.warmup import random_inputs
+from edgekit.serve.job import Job, Line
 from edgekit.serve.signature import Signature
 
 MEMORY_SHARE = 0.5
@@ -65,23 +66,23 @@ class Window:
     """How long a lane collects, learnt from who was about at the last batches. Of one thread."""
 
     def __init__(self, batching: Batching) -> None:
-        self._batching = batching
+        self.batching = batching
         self._demand: deque[int] = deque([1], maxlen=_MEMORY_OF)
         self.closed: Counter[str] = Counter()
         "Why batches were closed."
 
     def wait_ms(self, held: int, *, waited_ms: float, slack_ms: float) -> float:
         """How much longer to wait with `held` items, 0 to run; `slack_ms` is what their deadlines leave."""
-        if held >= min(self._batching.preferred, max(self._demand)):
+        if held >= min(self.batching.preferred, max(self._demand)):
             return 0.0
-        return max(0.0, min(self._batching.window_ms - waited_ms, slack_ms))
+        return max(0.0, min(self.batching.window_ms - waited_ms, slack_ms))
 
     def close(self, held: int, left: int, *, waited_ms: float, slack_ms: float) -> str:
         """Note a batch of `held` items that is about to run while `left` more wait, and give the reason it closed."""
         most = max(self._demand)
-        if held >= self._batching.max:
+        if held >= self.batching.max:
             why = "full"
-        elif held >= self._batching.preferred:
+        elif held >= self.batching.preferred:
             why = "preferred"
         elif most == 1 and held == 1:
             why = "alone"
@@ -89,7 +90,7 @@ class Window:
             why = "all"
         elif slack_ms <= 0:
             why = "deadline"
-        elif waited_ms >= self._batching.window_ms:
+        elif waited_ms >= self.batching.window_ms:
             why = "window"
             self._demand.clear()  # those who were about have gone: wait no more for them
         else:
@@ -97,6 +98,31 @@ class Window:
         self._demand.append(held + left)
         self.closed[why] += 1
         return why
+
+
+def gather(line: Line, jobs: list[Job], window: Window, slack_ms: Callable[[Job, int], float]) -> None:
+    """Add to `jobs` what fits into one inference with the first, waiting for more while that is worth it.
+
+    `slack_ms` tells how long a job with a deadline may still wait when it runs together with so many items.
+    """
+    most = window.batching.max
+    began_s = perf_counter()
+    held = jobs[0].items
+    while True:
+        jobs += (more := line.take_alike(jobs[0], most - held))
+        held += sum(job.items for job in more)
+        slack = min((slack_ms(job, held) for job in jobs if job.deadline_ms is not None), default=1e9)
+        waited_ms = (perf_counter() - began_s) * 1e3
+        wait_ms = 0.0 if line.is_ending else window.wait_ms(held, waited_ms=waited_ms, slack_ms=slack)
+        if wait_ms <= 0:
+            break
+        line.wait(wait_ms / 1e3)
+    surplus = held - window.batching.take(held)
+    while len(jobs) > 1 and surplus >= jobs[-1].items:
+        surplus -= jobs[-1].items
+        held -= jobs[-1].items
+        line.put_back(jobs.pop())
+    window.close(held, len(line), waited_ms=waited_ms, slack_ms=slack)
 
 
 def sizes_up_to(most: int) -> tuple[int, ...]:

@@ -24,12 +24,16 @@ class Client:
 
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
         """`url` such as http://127.0.0.1:8080. Raises UsageError when it is not one."""
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # a port or an IPv6 address that is none
+            host = port = None
+        if host is None or parts.scheme != "http":
             raise UsageError(f"'{url}' is not the address of a daemon; expected http://HOST:PORT")
         self.url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout_s)
+        self._connection = http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
 
     def __enter__(self) -> Client:
         return self

@@ -14,7 +14,8 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
 from edgekit.errors import EdgekitError, RequestError, RuntimeUnavailable
-from edgekit.serve.batching import Batching, Window, run_joined
+from edgekit.serve.accounts import Accounts
+from edgekit.serve.batching import Batching, Window, gather, run_joined
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.job import Answer, Job, LaneClosed, Line
 from edgekit.serve.metrics import LaneCounts
@@ -37,7 +38,7 @@ REALTIME, TOLERANT, SHADOW = "realtime", "tolerant", "shadow"
 
 
 class Lane:
-    """Closing waits for what has begun. A tolerant lane's thread, and so its session, run at the lowest priority."""
+    """Closing waits for what has begun."""
 
     def __init__(
         self,
@@ -52,8 +53,12 @@ class Lane:
         producer: str = "",
         cache: ResultCache | None = None,
         batching: Batching | None = None,
+        is_lowered: bool = False,
     ) -> None:
-        """`producer`: the artifact and how it is opened, exactly; answers are kept under it."""
+        """`producer`: the artifact and how it is opened, exactly; answers are kept under it.
+
+        `is_lowered`: its thread runs at the lowest priority, since it runs the inferences itself.
+        """
         self.model, self.name, self.artifact = model, name, artifact
         self.producer, self.cache = producer or artifact, cache
         self.session, self.signature, self.batching = session, signature, batching
@@ -61,6 +66,7 @@ class Lane:
         self.pace = Pace()
         self.window = Window(batching) if batching is not None else None
         self.counts = LaneCounts(batches=self.window.closed if self.window else {})
+        self._accounts = Accounts(model=model, lane=name, artifact=artifact, counts=self.counts, recorder=recorder)
         self.on_death: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Lane, str], None] = lambda _lane, _how: None
         "Its runtime failed; called on the lane's thread."
@@ -69,7 +75,7 @@ class Lane:
         self.mark: Mark | None = None
         self.answered_s = monotonic()
         self.running_since_s: float | None = None
-        self._recorder, self._precedence = recorder, precedence
+        self._precedence, self._is_lowered = precedence, is_lowered
         self._line, self._gate = Line(), threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"infer-{model}-{name}", daemon=True)
@@ -102,20 +108,14 @@ class Lane:
 
     def refuse(self, *, errors: int = 0, rejected: int = 0) -> None:
         """Count a request that got no answer."""
-        self.counts.refuse(errors=errors, rejected=rejected)
-        self._report(errors=errors, rejected=rejected)
-
-    def _report(self, **counts: int) -> None:
-        if self._recorder is not None:
-            self._recorder.count(model=self.model, lane=self.name, artifact=self.artifact, **counts)
+        self._accounts.refuse(errors=errors, rejected=rejected)
 
     def recall(self, fingerprint: bytes) -> Answer | None:
         """What this lane answered to these inputs before, counted as a hit; None when it does not know any more."""
         outputs = self.cache.get(self.producer, fingerprint) if self.cache is not None else None
         if outputs is None:
             return None
-        self.counts.hit()
-        self._report(cache_hits=1)
+        self._accounts.hit()
         return Answer(outputs=outputs, artifact=self.artifact, lane=self.name, queue_ms=0.0, infer_ms=0.0, cached=True)
 
     def close(self, timeout_s: float) -> bool:
@@ -134,7 +134,7 @@ class Lane:
             self._line.end()
 
     def _work(self) -> None:
-        if self.name != REALTIME:
+        if self._is_lowered:
             lower_this_thread()
         jobs: list[Job] = []
         try:
@@ -143,7 +143,7 @@ class Lane:
                 if job.is_tolerant and self._precedence is not None:
                     self._precedence.give_way()
                 if self.window is not None and job.step is None:
-                    self._collect(jobs, self.window)
+                    gather(self._line, jobs, self.window, self._slack_ms)
                 self._answer([job for job in jobs if not job.is_cancelled and self._is_in_time(job)])
                 for job in jobs:
                     self._leave(job)
@@ -151,28 +151,6 @@ class Lane:
         finally:
             if jobs or not self._is_closed:
                 self._die(jobs)
-
-    def _collect(self, jobs: list[Job], window: Window) -> None:
-        """Add to `jobs` what fits into one inference with the first, waiting for more while that is worth it."""
-        assert self.batching is not None
-        began_s = perf_counter()
-        held = jobs[0].items
-        waited_ms = 0.0
-        while True:
-            jobs += (more := self._line.take_alike(jobs[0], self.batching.max - held))
-            held += sum(job.items for job in more)
-            slack_ms = min((self._slack_ms(job, held) for job in jobs if job.deadline_ms is not None), default=1e9)
-            waited_ms = (perf_counter() - began_s) * 1e3
-            wait_ms = 0.0 if self._line.is_ending else window.wait_ms(held, waited_ms=waited_ms, slack_ms=slack_ms)
-            if wait_ms <= 0:
-                break
-            self._line.wait(wait_ms / 1e3)
-        surplus = held - self.batching.take(held)
-        while len(jobs) > 1 and surplus >= jobs[-1].items:
-            surplus -= jobs[-1].items
-            held -= jobs[-1].items
-            self._line.put_back(jobs.pop())
-        window.close(held, len(self._line), waited_ms=waited_ms, slack_ms=slack_ms)
 
     def _slack_ms(self, job: Job, held: int) -> float:
         assert job.deadline_ms is not None
@@ -270,16 +248,7 @@ class Lane:
         self.pace.learn(self._item_bytes(job), infer_ms / items)
         if job.fingerprint is not None and self.cache is not None:
             self.cache.put(self.producer, job.fingerprint, outputs)
-        self.counts.observe(queue_ms=queue_ms, infer_ms=infer_ms)
-        if self._recorder is not None:
-            self._recorder.observe(
-                model=self.model,
-                lane=self.name,
-                artifact=self.artifact,
-                infer_ms=infer_ms,
-                queue_ms=queue_ms,
-                batch_size=items,
-            )
+        self._accounts.observe(queue_ms=queue_ms, infer_ms=infer_ms, items=items)
         if self.on_answer is not None:
             self.on_answer(self, job, outputs)
 

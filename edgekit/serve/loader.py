@@ -16,21 +16,14 @@ from edgekit.device.probe import Facts
 from edgekit.device.tree import Tree
 from edgekit.errors import ConfigError, NoUsableArtifact
 from edgekit.manifest import Model
+from edgekit.serve.alternatives import measured_peak_bytes, next_plan, smaller_plan, standard_plan
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.engine import Engine, ServedModel
 from edgekit.serve.failures import Ledger
 from edgekit.serve.guard import FRUGAL, NORMAL, REFUSING, SMALL, give_back
 from edgekit.serve.lane import REALTIME, SHADOW, TOLERANT, Lane
 from edgekit.serve.opening import load_lane
-from edgekit.serve.plan import (
-    Plan,
-    make_plan,
-    make_tolerant_plan,
-    measured_peak_bytes,
-    next_plan,
-    smaller_plan,
-    standard_plan,
-)
+from edgekit.serve.plan import Plan, make_plan, make_tolerant_plan
 from edgekit.serve.precedence import Precedence
 from edgekit.serve.shadow import DEFAULT_SHARE, Shadow
 from edgekit.telemetry.messages import ModelState

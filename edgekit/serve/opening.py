@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,9 +40,9 @@ def load_lane(
     name = plan.model.name
     plan.artifact.verify()
     started = perf_counter()
-    session = _open(plan, stuck_s)
+    session = _open(plan, stuck_s, precedence)
     logger.info("%s: sha256 holds; loaded in %.0f ms", name, (perf_counter() - started) * 1e3)
-    session, signature, batching = _batched(plan, session, stuck_s)
+    session, signature, batching = _batched(plan, session, partial(_open, stuck_s=stuck_s, precedence=precedence))
     lane = Lane(
         model=name,
         name=plan.lane,
@@ -53,16 +54,18 @@ def load_lane(
         producer=plan.producer,
         cache=cache if plan.is_cached else None,
         batching=batching,
+        is_lowered=plan.lane != REALTIME and not plan.is_isolated,
     )
     lane.warm_up(lambda text: logger.info("%s: %s", name, text))
     lane.start()
     return lane
 
 
-def _open(plan: Plan, stuck_s: float) -> Session:
+def _open(plan: Plan, stuck_s: float, precedence: Precedence | None) -> Session:
     path, is_lowered = plan.artifact.path, plan.lane != REALTIME
     if plan.is_isolated:
-        return RemoteSession(path, plan.settings, stuck_s=stuck_s, is_lowered=is_lowered)
+        above = precedence if is_lowered else None
+        return RemoteSession(path, plan.settings, stuck_s=stuck_s, is_lowered=is_lowered, precedence=above)
     work = partial(open_session, path, plan.settings)
     return run_lowered(work) if is_lowered else work()
 
@@ -71,7 +74,9 @@ def _signature(plan: Plan, session: Session, sizes: tuple[int, ...] = (1,)) -> S
     return signature_of(plan.model, session.inputs, session.outputs, overrides=plan.wanted.axes, batch_sizes=sizes)
 
 
-def _batched(plan: Plan, session: Session, stuck_s: float) -> tuple[Session, Signature, Batching | None]:
+def _batched(
+    plan: Plan, session: Session, reopen: Callable[[Plan], Session]
+) -> tuple[Session, Signature, Batching | None]:
     """The session with its signature, opened anew with a fixed first axis when batching is wanted and not possible."""
     wanted = plan.wanted.batch
     if wanted is None:
@@ -86,7 +91,7 @@ def _batched(plan: Plan, session: Session, stuck_s: float) -> tuple[Session, Sig
         return session, _signature(plan, session, paying), _batching(wanted, paying)
     logger.warning("%s: no batching: %s", plan.model.name, why_no_more)
     session.close()
-    session = _open(replace(plan, settings=replace(plan.settings, axes=_closed(plan))), stuck_s)
+    session = reopen(replace(plan, settings=replace(plan.settings, axes=_closed(plan))))
     return session, _signature(plan, session), None
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from edgekit.artifact import STANDARD, Artifact
-from edgekit.bench import store
 from edgekit.bench.candidates import candidates, to_session
 from edgekit.config import Home, ModelConfig
 from edgekit.device.probe import Facts
@@ -21,7 +20,8 @@ from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.selection import Limits, Selection
-from edgekit.serve.lane import REALTIME, SHADOW, TOLERANT
+from edgekit.serve.lane import REALTIME, TOLERANT
+from edgekit.serve.precedence import CAN_PAUSE
 from edgekit.telemetry.messages import ModelState
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class Plan:
     def is_isolated(self) -> bool:
         """Whether its runtime gets a process of its own."""
         if self.wanted.isolation == "auto":
+            if self.lane == TOLERANT and CAN_PAUSE:
+                return True  # so that it can be paused while there is real-time work
             providers = [name for name, _ in self.settings.providers] if self.settings.runtime == "onnxruntime" else []
             return self.settings.delegate is not None or any(name != "CPUExecutionProvider" for name in providers)
         return self.wanted.isolation == "process"
@@ -153,57 +155,6 @@ def make_tolerant_plan(
         is_stored=False,
     )
     return replace(selected_plan(model, bound, artifacts, selection, threads=tolerant.threads), lane=TOLERANT)
-
-
-def standard_plan(plan: Plan, *, home: Home) -> Plan:
-    """The standard artifact on one thread, to compare with."""
-    wanted = msgspec.structs.replace(plan.wanted, artifact=STANDARD, threads=1, batch=None)
-    return replace(pinned_plan(plan.model, wanted, all_artifacts(plan.model, home), threads=1), lane=SHADOW)
-
-
-def smaller_plan(plan: Plan, *, home: Home, threads: int) -> Plan | None:
-    """The same lane with the smallest artifact that keeps the accuracy floor, or None when it already has it."""
-    floor = plan.wanted.accuracy_floor
-    artifacts = all_artifacts(plan.model, home)
-    allowed = [
-        a
-        for a in artifacts
-        if a.record.fit and (a.record.accuracy is None or (a.record.accuracy.ratio or 0.0) >= floor)
-    ]
-    for artifact in sorted(allowed, key=lambda a: a.record.size_bytes):
-        if artifact.record.size_bytes >= plan.artifact.record.size_bytes:
-            return None
-        wanted = msgspec.structs.replace(plan.wanted, artifact=artifact.record.name)
-        try:
-            found = pinned_plan(plan.model, wanted, artifacts, threads=threads)
-        except RuntimeUnavailable:
-            continue
-        return replace(found, wanted=plan.wanted, lane=plan.lane, reasons=("the smallest: memory is short",))
-    return None
-
-
-def next_plan(plan: Plan, *, home: Home, threads: int, is_out: Callable[[str], bool]) -> Plan | None:
-    """The candidate after one that failed too often: the standard first, then the others by size; None: no other."""
-    artifacts = all_artifacts(plan.model, home)
-    for artifact in sorted(artifacts, key=lambda a: (a.record.name != STANDARD, a.record.size_bytes)):
-        wanted = msgspec.structs.replace(plan.wanted, artifact=artifact.record.name)
-        try:
-            found = pinned_plan(plan.model, wanted, artifacts, threads=threads)
-        except RuntimeUnavailable:
-            continue
-        if found.producer != plan.producer and not is_out(found.producer):
-            why = f"{plan.label} failed too often of late"
-            return replace(found, wanted=plan.wanted, lane=plan.lane, reasons=(why,))
-    return None
-
-
-def measured_peak_bytes(plan: Plan, home: Home) -> int | None:
-    """The most memory that a process with this artifact was seen to take here. None: never measured."""
-    if plan.selection is not None and plan.selection.peak_memory_bytes is not None:
-        return plan.selection.peak_memory_bytes
-    rows = store.load_all(home.measurements(plan.model.name))
-    peaks = [m.peak_memory_bytes for m in rows if m.artifact_sha256 == plan.artifact.record.sha256]
-    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def _why_not(stored: Selection, wanted: ModelConfig, limits: Limits, artifacts: Sequence[Artifact]) -> str | None:

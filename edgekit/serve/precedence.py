@@ -1,17 +1,21 @@
-"""Real-time work goes first: tolerant lanes run at the lowest priority and wait while a real-time request is under way.
+"""Real-time work goes first: while a request of it is under way, tolerant inferences wait, and those begun are paused.
 
-Waiting alone is not enough (an inference that has begun cannot be paused), nor is priority alone (memory bandwidth
-and caches are shared all the same).
+A thread deep in a runtime cannot be paused, but a process can: tolerant lanes live in one of their own (`remote`), so a
+real-time request finds processors, caches and memory bandwidth free whatever ran a moment before. Priority alone is not
+enough: a lowered thread that is preempted while it holds the interpreter's lock holds up everybody.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -20,17 +24,26 @@ NICE = 19
 """Not SCHED_IDLE: a thread of that class that is preempted while it holds the interpreter's lock may never run again
 on a busy machine, and nothing else of the daemon would either."""
 YIELD_S = 0.05
-"""A tolerant inference waits at most this long for a moment without real-time work, so that it is slow but not dead."""
+"""A tolerant inference that cannot be paused waits at most this long for a moment without real-time work."""
+LOAN_EVERY_S, LOAN_S = 1.0, 0.005
+"""A paused inference runs beside real-time work for this part of the time: it is slow but not dead, and so few
+real-time requests meet it that their 99th percentile does not."""
+CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
 
 class Precedence:
-    """Counts real-time requests under way in the whole process. Thread-safe."""
+    """Counts real-time requests under way in the whole process, and pauses others' work meanwhile. Thread-safe.
 
-    def __init__(self) -> None:
+    `clock` in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._under_way = 0
         self._is_free = threading.Event()
         self._is_free.set()
+        self._running: dict[int, _Pauses] = {}
 
     def enter(self) -> None:
         """A real-time request has arrived."""
@@ -38,6 +51,8 @@ class Precedence:
             self._under_way += 1
             if self._under_way == 1:
                 self._is_free.clear()
+                for pid in self._running:
+                    self._pause(pid)
 
     def leave(self) -> None:
         """It is answered."""
@@ -45,10 +60,69 @@ class Precedence:
             self._under_way -= 1
             if self._under_way == 0:
                 self._is_free.set()
+                for pid in self._running:
+                    self._resume(pid)
 
     def give_way(self, at_most_s: float = YIELD_S) -> None:
         """Called by tolerant lanes before each inference."""
         self._is_free.wait(at_most_s)
+
+    def begin(self, pid: int) -> None:
+        """A tolerant inference runs in this child of ours from now on, paused while there is real-time work."""
+        with self._lock:
+            self._running[pid] = _Pauses()
+            if self._under_way:
+                self._pause(pid)
+
+    def end(self, pid: int) -> None:
+        """It is done, or given up. Before the child is waited for: afterwards its number may be another's."""
+        with self._lock:
+            self._resume(pid)
+            self._running.pop(pid, None)
+
+    def lend(self, pid: int, seconds: float = LOAN_S) -> None:
+        """Let it run for a moment although there is real-time work; the calling thread sleeps meanwhile."""
+        with self._lock:
+            self._resume(pid)
+        time.sleep(seconds)
+        with self._lock:
+            if self._under_way and pid in self._running:
+                self._pause(pid)
+
+    def paused_s(self, pid: int) -> float:
+        """For how long the inference that runs in it now has been paused."""
+        with self._lock:
+            pauses = self._running.get(pid)
+            if pauses is None:
+                return 0.0
+            return pauses.total_s + (0.0 if pauses.since_s is None else self._clock() - pauses.since_s)
+
+    def _pause(self, pid: int) -> None:
+        pauses = self._running[pid]
+        if pauses.since_s is None:
+            pauses.since_s = self._clock()
+            _signal(pid, "SIGSTOP")
+
+    def _resume(self, pid: int) -> None:
+        pauses = self._running.get(pid)
+        if pauses is not None and pauses.since_s is not None:
+            pauses.total_s += self._clock() - pauses.since_s
+            pauses.since_s = None
+            _signal(pid, "SIGCONT")
+
+
+@dataclass(slots=True)
+class _Pauses:
+    """Of one inference; `since_s`: it is paused."""
+
+    total_s: float = 0.0
+    since_s: float | None = None
+
+
+def _signal(pid: int, name: str) -> None:
+    """SIGSTOP or SIGCONT; one that has died meanwhile needs neither."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.Signals[name])
 
 
 def lower_this_thread() -> None:

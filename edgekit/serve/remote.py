@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import numpy as np
 from edgekit.errors import ArtifactError, EdgekitError, InputError, RuntimeUnavailable
 from edgekit.manifest import TensorSpec
 from edgekit.runtimes.session import Placement, Quantization, SessionSettings
+from edgekit.serve.precedence import CAN_PAUSE, LOAN_EVERY_S, Precedence
 from edgekit.serve.worker import Place, Region, receive, send
 
 logger = logging.getLogger(__name__)
@@ -39,9 +42,18 @@ class WorkerLost(RuntimeUnavailable):
 class RemoteSession:
     """A `Session` whose runtime lives in a child process. For one thread at a time."""
 
-    def __init__(self, path: Path, settings: SessionSettings, *, stuck_s: float, is_lowered: bool = False) -> None:
-        """Raises what opening the artifact raises, and WorkerLost when it kills the process."""
+    def __init__(
+        self,
+        path: Path,
+        settings: SessionSettings,
+        *,
+        stuck_s: float,
+        is_lowered: bool = False,
+        precedence: Precedence | None = None,
+    ) -> None:
+        """`precedence`: what its inferences are paused for. Raises what opening the artifact raises, and WorkerLost."""
         self._path, self._settings, self._stuck_s, self._is_lowered = path, settings, stuck_s, is_lowered
+        self._precedence = precedence if CAN_PAUSE else None
         self.generation = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
@@ -67,6 +79,8 @@ class RemoteSession:
             self._begin()
         try:
             send(self._channel, self._region_in.place(inputs))
+            if self._precedence is not None:
+                self._wait(self._precedence)
             answer = receive(self._channel)
         except TimeoutError:
             raise self._lost(f"no answer within {self._stuck_s:g} s") from None
@@ -79,6 +93,28 @@ class RemoteSession:
         places = msgspec.convert(answer["outputs"], list[Place])
         # A copy: the next inference writes over them, and the answer may not have left by then.
         return {place.name: self._region_out.view(place).copy() for place in places}
+
+    @property
+    def paused_s(self) -> float:
+        """For how long the inference that runs now has been paused; 0 when none runs or none is."""
+        pid = self.pid
+        return 0.0 if pid is None or self._precedence is None else self._precedence.paused_s(pid)
+
+    def _wait(self, precedence: Precedence) -> None:
+        """Until the answer begins to arrive. Raises TimeoutError; time in which it was paused does not count."""
+        assert self._process is not None
+        pid, began_s = self._process.pid, time.monotonic()
+        look_s = min(LOAN_EVERY_S, self._stuck_s)
+        arrival = select.poll()  # not select(): a daemon may have more than 1024 descriptors
+        arrival.register(self._channel, select.POLLIN)
+        precedence.begin(pid)
+        try:
+            while not arrival.poll(look_s * 1e3):
+                if time.monotonic() - began_s - precedence.paused_s(pid) > self._stuck_s:
+                    raise TimeoutError
+                precedence.lend(pid)
+        finally:
+            precedence.end(pid)
 
     def placement(self, inputs: Mapping[str, np.ndarray]) -> Placement:  # noqa: ARG002
         """Not across processes: `bench` opens a session of its own for that."""

@@ -153,6 +153,8 @@ class Upkeep:
             self._end_if_stuck(lane, now_s)
             every_s = max(health.probe_s, PROBE_SHARE * lane.pace.slowest_ms() / 1e3)
             silent_s = now_s - lane.answered_s
+            if isinstance(lane.session, RemoteSession):
+                silent_s -= lane.session.paused_s
             is_live = is_live and silent_s < 3 * every_s
             if silent_s > every_s and now_s - self._probed_s.get(lane, 0.0) > every_s:
                 self._probed_s[lane] = now_s

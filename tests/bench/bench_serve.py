@@ -22,7 +22,6 @@ from statistics import median
 import numpy as np
 from serve_clients import (
     RawClient,
-    Saturation,
     SharedInput,
     binary_request,
     json_request,
@@ -32,6 +31,7 @@ from serve_clients import (
     write_tiny,
 )
 from serve_peer import MLSERVER, peer
+from serve_saturation import saturation
 
 from edgekit.catalog import load_model
 from edgekit.config import home
@@ -47,7 +47,7 @@ DETECTOR_SHAPE = (1, 3, 320, 320)
 WIDTH, LAYERS = 1024, 6
 """25 MB of weights: a small model for which batches pay, since its matrices do not fit into the cache."""
 CLIENTS = 16
-ROUNDS = 5
+TURN = 25
 SAMPLES_FOR_P99 = 662
 THREADS = 1
 """Each: the client and the daemon need a core each on the two that this is run on."""
@@ -174,23 +174,25 @@ def measure_batching(port: int, width: int, seconds: float) -> tuple[float, floa
 
 
 def measure_lanes(port: int, width: int, samples: int) -> tuple[float | None, str]:
-    """The p99 of one real-time client beside two tolerant ones that saturate, over its p99 alone, in turns."""
+    """The p99 of one real-time client beside two tolerant ones that saturate, over its p99 alone.
+
+    In short turns: what else happens on the machine happens to both.
+    """
     x = np.random.default_rng(0).random((1, width), np.float32)
     urgent, patient = (binary_request("lanes", x, priority=priority) for priority in ("realtime", "tolerant"))
     client = RawClient(port)
     alone: list[float] = []
     beside: list[float] = []
-    answers = 0
-    for _ in range(ROUNDS):
-        alone += [client.ask(urgent) for _ in range(samples // ROUNDS)]
-        with Saturation(port, patient, 2) as load:
-            beside += [client.ask(urgent) for _ in range(samples // ROUNDS)]
-        answers += load.answers
+    with saturation(port, patient, 2) as load:
+        for _ in range(math.ceil(samples / TURN)):
+            alone += [client.ask(urgent) for _ in range(TURN)]
+            with load:
+                beside += [client.ask(urgent) for _ in range(TURN)]
     if len(alone) < SAMPLES_FOR_P99:
         return None, f"lanes: too few samples for a p99, {len(alone)} of {SAMPLES_FOR_P99}"
     p99, beside_p99 = percentile(alone, 0.99), percentile(beside, 0.99)
-    medians = f"median {median(alone):.2f} and {median(beside):.2f} ms"
-    text = f"real-time p99 {p99:.2f} ms alone, {beside_p99:.2f} ms beside {answers} tolerant answers ({medians})"
+    medians = f"median {median(alone):.2f} and {median(beside):.2f} ms, n = {len(alone)} each"
+    text = f"real-time p99 {p99:.2f} ms alone, {beside_p99:.2f} ms beside {load.answers} tolerant answers ({medians})"
     return beside_p99 / p99, f"{text}: {beside_p99 / p99:.2f}x"
 
 
@@ -283,7 +285,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=600, help="requests a tiny model; a tenth of it for the real one")
     parser.add_argument("--idle-s", type=float, default=5.0, help="how long the idle daemon is watched")
     parser.add_argument("--load-s", type=float, default=2.0, help="length of each turn of the 16 clients")
-    parser.add_argument("--samples", type=int, default=750, help="real-time requests alone, and beside tolerant ones")
+    parser.add_argument("--samples", type=int, default=2000, help="real-time requests alone, and beside tolerant ones")
     parser.add_argument("--width", type=int, default=WIDTH, help="of the matrices of the model under load")
     parser.add_argument("--peer", type=Path, default=MLSERVER, help="MLServer's program, in an environment of its own")
     parser.add_argument("--tiny", action="store_true", help="leave the real model out")

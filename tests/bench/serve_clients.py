@@ -8,7 +8,6 @@ import mmap
 import os
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,32 +111,6 @@ def many_clients(port: int, request: bytes, count: int, seconds: float) -> list[
         client.take()
         client.socket.close()
     return taken
-
-
-class Saturation:
-    """Clients that keep a lane busy in the background, while used in a `with`."""
-
-    def __init__(self, port: int, request: bytes, count: int) -> None:
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._work, args=(port, request)) for _ in range(count)]
-        self.answers = 0
-
-    def __enter__(self) -> Saturation:
-        for thread in self._threads:
-            thread.start()
-        time.sleep(0.2)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _work(self, port: int, request: bytes) -> None:
-        client = RawClient(port)
-        while not self._stop.is_set():
-            client.ask(request)
-            self.answers += 1
 
 
 def percentile(values: Sequence[float], q: float) -> float:

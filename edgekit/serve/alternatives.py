@@ -1,0 +1,67 @@
+"""What to run beside or instead of a plan: the standard to compare with, the smallest, the next after failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from edgekit.artifact import STANDARD
+from edgekit.bench import store
+from edgekit.config import Home
+from edgekit.errors import RuntimeUnavailable
+from edgekit.fetch import all_artifacts
+from edgekit.serve.lane import SHADOW
+from edgekit.serve.plan import Plan, pinned_plan
+
+
+def standard_plan(plan: Plan, *, home: Home) -> Plan:
+    """The standard artifact on one thread, to compare with."""
+    wanted = msgspec.structs.replace(plan.wanted, artifact=STANDARD, threads=1, batch=None)
+    return replace(pinned_plan(plan.model, wanted, all_artifacts(plan.model, home), threads=1), lane=SHADOW)
+
+
+def smaller_plan(plan: Plan, *, home: Home, threads: int) -> Plan | None:
+    """The same lane with the smallest artifact that keeps the accuracy floor, or None when it already has it."""
+    floor = plan.wanted.accuracy_floor
+    artifacts = all_artifacts(plan.model, home)
+    allowed = [
+        a
+        for a in artifacts
+        if a.record.fit and (a.record.accuracy is None or (a.record.accuracy.ratio or 0.0) >= floor)
+    ]
+    for artifact in sorted(allowed, key=lambda a: a.record.size_bytes):
+        if artifact.record.size_bytes >= plan.artifact.record.size_bytes:
+            return None
+        wanted = msgspec.structs.replace(plan.wanted, artifact=artifact.record.name)
+        try:
+            found = pinned_plan(plan.model, wanted, artifacts, threads=threads)
+        except RuntimeUnavailable:
+            continue
+        return replace(found, wanted=plan.wanted, lane=plan.lane, reasons=("the smallest: memory is short",))
+    return None
+
+
+def next_plan(plan: Plan, *, home: Home, threads: int, is_out: Callable[[str], bool]) -> Plan | None:
+    """The candidate after one that failed too often: the standard first, then the others by size; None: no other."""
+    artifacts = all_artifacts(plan.model, home)
+    for artifact in sorted(artifacts, key=lambda a: (a.record.name != STANDARD, a.record.size_bytes)):
+        wanted = msgspec.structs.replace(plan.wanted, artifact=artifact.record.name)
+        try:
+            found = pinned_plan(plan.model, wanted, artifacts, threads=threads)
+        except RuntimeUnavailable:
+            continue
+        if found.producer != plan.producer and not is_out(found.producer):
+            why = f"{plan.label} failed too often of late"
+            return replace(found, wanted=plan.wanted, lane=plan.lane, reasons=(why,))
+    return None
+
+
+def measured_peak_bytes(plan: Plan, home: Home) -> int | None:
+    """The most memory that a process with this artifact was seen to take here. None: never measured."""
+    if plan.selection is not None and plan.selection.peak_memory_bytes is not None:
+        return plan.selection.peak_memory_bytes
+    rows = store.load_all(home.measurements(plan.model.name))
+    peaks = [m.peak_memory_bytes for m in rows if m.artifact_sha256 == plan.artifact.record.sha256]
+    return max((peak for peak in peaks if peak is not None), default=None)
