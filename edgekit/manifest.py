@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -131,6 +132,8 @@ def problem_in(model: Model) -> tuple[str, str] | None:
         return "source", f"needs exactly one of file, url, wheel; has {found}"
     if (model.source.wheel is None) != (model.source.member is None):
         return "source.member", "wheel and member go together"
+    if model.source.url is not None and not _is_address(model.source.url):
+        return "source.url", f"'{model.source.url}' is not an address such as https://host/model.onnx"
     if model.source.wheel is not None and not _PINNED.match(model.source.wheel):
         return "source.wheel", f"'{model.source.wheel}' is not a pinned requirement such as package==1.2.3"
     hashes = (("source.sha256", model.source.sha256), *((f"artifacts.{a.name}", a.sha256) for a in model.artifacts))
@@ -140,6 +143,14 @@ def problem_in(model: Model) -> tuple[str, str] | None:
     if model.metric is not None and model.metric not in METRICS:
         return "metric", f"'{model.metric}' is unknown; edgekit knows {', '.join(METRICS)}"
     return _tensor_problem(model)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.scheme and parts.hostname) and (parts.port or 1) > 0 and url.isprintable() and " " not in url
+    except ValueError:  # a port or an IPv6 address that is none
+        return False
 
 
 def _tensor_problem(model: Model) -> tuple[str, str] | None:

@@ -54,7 +54,9 @@ class Trust:
         except exceptions.DownloadLengthMismatchError as e:
             raise ReleaseError(self._url, f"sends more than it may: {e}") from e
         except exceptions.DownloadError as e:
-            raise UnreachableError(self._url, f"{e.__cause__ or e}") from e
+            # tuf hides what is not its own error behind one that only repeats the address
+            is_hidden = str(e).startswith("Failed to download") and e.__cause__ is not None
+            raise UnreachableError(self._url, str(e.__cause__ if is_hidden else e)) from e
         except exceptions.RepositoryError as e:
             raise ReleaseError(self._url, _explain(e)) from e
         except OSError as e:
@@ -131,7 +133,12 @@ class Fetcher(FetcherInterface):
     """http(s) through the standard library, and file:// for a stick. tuf bounds what is read of each."""
 
     def _fetch(self, url: str) -> Iterator[bytes]:
-        scheme = urlsplit(url).scheme
+        try:
+            scheme, port = urlsplit(url).scheme, urlsplit(url).port
+        except ValueError as e:
+            raise exceptions.DownloadError(f"'{url}' is no address: {e}") from e
+        if scheme != "file" and (port == 0 or not url.isprintable() or " " in url):
+            raise exceptions.DownloadError(f"'{url}' is no address")
         if scheme not in ("http", "https", "file"):
             raise exceptions.DownloadError(f"'{scheme}' is not fetched, only http, https and file")
         try:

@@ -29,7 +29,7 @@ class Client:
             host, port = parts.hostname, parts.port
         except ValueError:  # a port or an IPv6 address that is none
             host = port = None
-        if host is None or parts.scheme != "http":
+        if host is None or parts.scheme != "http" or not host.isprintable() or " " in host:
             raise UsageError(f"'{url}' is not the address of a daemon; expected http://HOST:PORT")
         self.url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
