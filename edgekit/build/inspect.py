@@ -14,6 +14,7 @@ import onnx
 from edgekit.build import ort
 from edgekit.build.graph import weights
 from edgekit.errors import ArtifactError
+from edgekit.runtimes.session import SessionSettings
 
 INTEGER_KERNELS = (
     "QLinearConv",
@@ -27,34 +28,60 @@ INTEGER_KERNELS = (
     "DynamicQuantizeLSTM",
 )
 """Kernels of onnxruntime that multiply integers."""
+OPENVINO_INTEGER_KERNELS = tuple(
+    f"{kind} {precision}" for kind in ("Convolution", "FullyConnected", "MatMul") for precision in ("u8", "i8")
+)
+"""The same of OpenVINO, by kind and precision."""
 
 
 class Contents(NamedTuple):
     """Of one artifact."""
 
     node_counts: dict[str, int]
-    "Operator kind -> count in the optimised graph, subgraphs included."
+    "Operator kind -> count in the optimised graph, subgraphs included; in OpenVINO `kind precision` -> count."
     int8_bytes: int
     float_bytes: int
 
+    runtime: str = "onnxruntime"
+
     @property
     def integer_nodes(self) -> int:
-        return sum(self.node_counts.get(kind, 0) for kind in INTEGER_KERNELS)
+        kernels = OPENVINO_INTEGER_KERNELS if self.runtime == "openvino" else INTEGER_KERNELS
+        return sum(self.node_counts.get(kind, 0) for kind in kernels)
 
 
-def contents(path: Path) -> Contents:
-    """Node kinds after onnxruntime's own optimisation, and the weights by type. Raises ArtifactError."""
-    with tempfile.TemporaryDirectory(prefix="edgekit-build-") as folder:
-        saved = Path(folder) / "optimized.onnx"
-        ort.open_model(path, path, save=saved)
-        counts = Counter(_kinds(onnx.load(str(saved)).graph))
+def contents(path: Path, settings: SessionSettings | None = None) -> Contents:
+    """Node kinds as the runtime of `settings` (None: onnxruntime) will run them, and the weights by type.
+
+    Raises ArtifactError.
+    """
+    runtime = settings.runtime if settings else "onnxruntime"
+    counts = _openvino_kinds(path, settings) if settings and runtime == "openvino" else _onnxruntime_kinds(path)
     sizes = {"int8": 0, "float": 0}
     for _, array in weights(onnx.load(str(path))):
         if array.dtype in (np.int8, np.uint8):
             sizes["int8"] += array.nbytes
         elif array.dtype.kind == "f":
             sizes["float"] += array.nbytes
-    return Contents(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))), sizes["int8"], sizes["float"])
+    ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return Contents(ordered, sizes["int8"], sizes["float"], runtime)
+
+
+def _onnxruntime_kinds(path: Path) -> Mapping[str, int]:
+    with tempfile.TemporaryDirectory(prefix="edgekit-build-") as folder:
+        saved = Path(folder) / "optimized.onnx"
+        ort.open_model(path, path, save=saved)
+        return Counter(_kinds(onnx.load(str(saved)).graph))
+
+
+def _openvino_kinds(path: Path, settings: SessionSettings) -> Mapping[str, int]:
+    from edgekit.runtimes.openvino import OpenVinoSession  # deferred: optional, and half a second
+
+    session = OpenVinoSession(path, settings)
+    try:
+        return session.kernels()
+    finally:
+        session.close()
 
 
 def _kinds(graph: onnx.GraphProto) -> list[str]:
@@ -72,7 +99,9 @@ def check_int8(path: Path, found: Contents) -> None:
     if not found.int8_bytes:
         raise ArtifactError(path, "would be called INT8 but holds no INT8 weights")
     if not found.integer_nodes:
-        raise ArtifactError(path, "would be called INT8 but onnxruntime finds no integer kernel for any of its nodes")
+        raise ArtifactError(
+            path, f"would be called INT8 but {found.runtime} finds no integer kernel for any of its nodes"
+        )
 
 
 def findings(found: Contents, *, size_bytes: int, standard_bytes: int) -> tuple[str, ...]:

@@ -19,6 +19,9 @@ from edgekit.build.affine import (
 )
 from edgekit.build.edit import Graph, attribute
 from edgekit.build.gelu import restore_gelu
+from edgekit.build.gelu_tanh import shorten_tanh_gelu
+from edgekit.build.lookups import one_hot_as_lookup
+from edgekit.build.moves import drop_whole_slices, scale_before_squeeze
 
 _SIXTH = float(np.float32(1 / 6))
 
@@ -29,11 +32,14 @@ def rewrite(model: onnx.ModelProto, *, gates: bool = True) -> dict[str, int]:
     `gates` False: leave hard-swish and its kin spelled out, which is the form that OpenVINO recognises.
     """
     graph = Graph(model)
-    done = {"gelu": restore_gelu(graph)}
+    done = {"gelu": restore_gelu(graph), "slice of everything": drop_whole_slices(graph)}
     if gates:
+        done["gelu by tanh"] = shorten_tanh_gelu(graph)
         swishes, sigmoids = restore_hard_swish(graph)
         done |= {"hard-swish": swishes, "hard-sigmoid": sigmoids, "gate": factor_residual_gates(graph)}
     for name, step in (
+        ("one-hot product as lookup", one_hot_as_lookup),
+        ("scale or shift before squeeze", scale_before_squeeze),
         ("scale or shift into convolution", fold_into_producer),
         ("scale or shift into next convolution", fold_into_consumers),
         ("upsampling convolution as pointwise", pointwise_for_transposed),

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import onnx
+
 from edgekit.artifact import RECORD_NAME, Artifact, ArtifactRecord, save_record
 from edgekit.errors import ArtifactError, CatalogError, EdgekitError
 from edgekit.files import write_atomic
@@ -33,6 +35,16 @@ def find(folder: Path, key: str) -> Artifact | None:
     except EdgekitError:  # no record, or a damaged one, or a damaged file: it is built again
         return None
     return artifact
+
+
+def write_model(path: Path, model: onnx.ModelProto) -> None:
+    """Serialise and write atomically. Raises ArtifactError: over 2 GiB, disk full."""
+    try:
+        write_atomic(path, model.SerializeToString())
+    except ValueError as e:
+        raise ArtifactError(path, "would be larger than 2 GiB") from e
+    except OSError as e:
+        raise ArtifactError(path, f"cannot be written: {e.strerror or e}") from e
 
 
 def save(folder: Path, record: ArtifactRecord) -> Artifact:

@@ -25,7 +25,6 @@ from edgekit.device.cpu import Cpu, read_cpu, usable_cores
 from edgekit.device.memory import available_bytes
 from edgekit.device.tree import Tree
 from edgekit.errors import ArtifactError, UsageError
-from edgekit.files import write_atomic
 from edgekit.manifest import Model
 from edgekit.pipeline.data import example
 from edgekit.runtimes.session import SessionSettings, open_session
@@ -33,9 +32,10 @@ from edgekit.runtimes.session import SessionSettings, open_session
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share of the whole that is done, 0..1."""
 MIB = 1024 * 1024
+RUNTIME = "onnxruntime"
 NOT_SLOWER = 1.02
 """The noise of a short race."""
-RULES = "7"
+RULES = "8"
 """Raised when a recipe makes something else from the same things, so that what was built before is built again."""
 
 
@@ -218,21 +218,22 @@ class Workshop:
     def on_disk(self, model: onnx.ModelProto, name: str) -> Path:
         """A draft as a file that goes away with the workshop."""
         path = self.scratch / f"{name}.onnx"
-        write_model(path, model)
+        store.write_model(path, model)
         return path
 
     def opened_as(self, path: Path) -> SessionSettings:
         """How an artifact made here is opened: an axis that it fixes needs no size any more."""
         return settings_for(self.model, path, self.options.axes)
 
-    def measure(self, path: Path, runtime: str = "onnxruntime") -> Accuracy | None:
+    def measure(self, path: Path, runtime: str = RUNTIME) -> Accuracy | None:
         """The artifact at `path` against the standard; None without evaluation data."""
         if self.reference is None:
             return None
-        settings = replace(self.quick(self.opened_as(path)), runtime=runtime)
-        return accuracy.measure(self.reference, path, settings, self.here)
+        return accuracy.measure(
+            self.reference, path, replace(self.quick(self.opened_as(path)), runtime=runtime), self.here
+        )
 
-    def time(self, path: Path, runtime: str = "onnxruntime") -> Speed:
+    def time(self, path: Path, runtime: str = RUNTIME) -> Speed:
         """A short race of the artifact at `path` against the standard in onnxruntime, both at the size of the feed."""
         sizes = {f"{name}[{i}]": size for name, value in self.feed.items() for i, size in enumerate(value.shape)}
         settings = [replace(self.settings, axes=sizes), replace(self.settings, axes=sizes, runtime=runtime)]
@@ -246,8 +247,8 @@ class Workshop:
         """Write the draft, look at what it holds, measure it, and write its record last."""
         folder, name = self.folder(recipe), self.name(recipe)
         path = folder / f"{name}-{key[:8]}.onnx"
-        write_model(path, draft.model)
-        found = inspect.contents(path)
+        store.write_model(path, draft.model)
+        found = inspect.contents(path, replace(self.opened_as(path), runtime=draft.bound_to.get("runtime", RUNTIME)))
         if precision != "float32":
             inspect.check_int8(path, found)
         measured = draft.accuracy or self.measure(path)
@@ -288,13 +289,3 @@ class Workshop:
 def tools() -> dict[str, str]:
     """The distributions that shape an artifact, with their versions."""
     return {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")}
-
-
-def write_model(path: Path, model: onnx.ModelProto) -> None:
-    """Serialise and write atomically. Raises ArtifactError: over 2 GiB, disk full."""
-    try:
-        write_atomic(path, model.SerializeToString())
-    except ValueError as e:
-        raise ArtifactError(path, "would be larger than 2 GiB") from e
-    except OSError as e:
-        raise ArtifactError(path, f"cannot be written: {e.strerror or e}") from e

@@ -64,11 +64,14 @@ class OpenVinoSession:
 
     def placement(self, inputs: Mapping[str, np.ndarray]) -> Placement:  # noqa: ARG002  decided when it was compiled
         """Operators after fusion; the whole model is compiled for one device or not at all."""
-        kinds = Counter(
-            str(op.get_rt_info()["layerType"].astype(str)) for op in self._model.get_runtime_model().get_ops()
-        )
-        count = sum(number for kind, number in kinds.items() if kind not in _NOT_WORK)
+        count = sum(self.kernels().values())
         return Placement(ops_by_provider={self._device: count}, partitions=1, asked_for=(self._device,))
+
+    def kernels(self) -> dict[str, int]:
+        """What the model was compiled to, as `kind precision` -> count: "Convolution u8" multiplies integers."""
+        infos = [op.get_rt_info() for op in self._model.get_runtime_model().get_ops()]
+        kinds = [(str(info["layerType"].astype(str)), str(info["runtimePrecision"].astype(str))) for info in infos]
+        return dict(Counter(f"{kind} {precision}" for kind, precision in kinds if kind not in _NOT_WORK))
 
     def profiled_run(self, inputs: Mapping[str, np.ndarray]) -> list[tuple[str, str, float]]:
         """One inference of a session opened with PERF_COUNT: type, kernel and milliseconds of each node that ran."""
