@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -25,3 +26,19 @@ def test_a_short_soak_ends_without_a_failure():
     assert figures["deliberate_refusals"] > 0
     assert (figures["failures"], figures["exit_code"]) == (0, 0)
     assert figures["descriptors_grown"] <= 2
+    assert figures["rss_slope_mib_per_hour"] is None, "seconds say nothing of an hour"
+
+
+def test_a_leak_is_told_from_noise():
+    sys.path.insert(0, str(Path(__file__).parent / "bench"))
+    try:
+        from soak_serve import slope_of
+    finally:
+        sys.path.pop(0)
+    rng = random.Random(0)
+    flat = [(i / 100, 100 + rng.gauss(0, 2)) for i in range(100)]
+    slope, error = slope_of(flat)
+    assert abs(slope) < 3 * error
+    slope, error = slope_of([(hours, mib + 10 * hours) for hours, mib in flat])
+    assert abs(slope - 10) < 3 * error < slope
+    assert slope_of(flat[:19]) == (None, None)

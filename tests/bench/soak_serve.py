@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -80,6 +81,22 @@ def children(pid: int) -> list[int]:
     return [int(c) for task in Path(f"/proc/{pid}/task").glob("*/children") for c in task.read_text().split()]
 
 
+def median_count(sizes: Sequence[tuple[float, float, int]]) -> int:
+    return int(median(count for _, _, count in sizes))
+
+
+def slope_of(points: Sequence[tuple[float, float]]) -> tuple[float | None, float | None]:
+    """(slope, its standard error) of the straight line through the means of ten stretches of `points`.
+
+    Neighbouring sizes are not independent; the means of long stretches nearly are. (None, None) with fewer than 20.
+    """
+    if len(points) < 20:
+        return None, None
+    stretches = np.array([np.mean(part, axis=0) for part in np.array_split(np.array(points), 10)])
+    (slope, _), covariance = np.polyfit(stretches[:, 0], stretches[:, 1], 1, cov=True)
+    return round(float(slope), 2), round(float(np.sqrt(covariance[0, 0])), 2)
+
+
 def soak(folder: Path, minutes: float, every_s: float) -> dict[str, object]:
     config = folder / "edgekit.toml"
     config.write_text(HEAD + CONFIGS[0])
@@ -88,8 +105,8 @@ def soak(folder: Path, minutes: float, every_s: float) -> dict[str, object]:
     daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ)
     assert daemon.stdout is not None
     load = Load(json.loads(daemon.stdout.readline())["url"])
-    sizes: list[tuple[float, int]] = []
-    reloads, end_s = 0, time.monotonic() + 60 * minutes
+    sizes: list[tuple[float, float, int]] = []
+    reloads, began_s, end_s = 0, time.monotonic(), time.monotonic() + 60 * minutes
     while time.monotonic() < end_s and daemon.poll() is None:
         reloads += 1
         config.write_text(HEAD + CONFIGS[reloads % len(CONFIGS)])
@@ -102,13 +119,12 @@ def soak(folder: Path, minutes: float, every_s: float) -> dict[str, object]:
             time.sleep(every_s)
             load.is_hurting = False
         if reloads % len(CONFIGS) == 0:
-            sizes.append(size(daemon.pid))
+            sizes.append(((time.monotonic() - began_s) / 3600, *size(daemon.pid)))
     load.stop()
     daemon.terminate()
     code = daemon.wait(30)
-    half = len(sizes) // 2
-    early, late = sizes[half // 2 : half], sizes[half:]  # the first quarter warms up
-    grown = median(rss for rss, _ in late) - median(rss for rss, _ in early) if early and late else None
+    late = sizes[len(sizes) // 4 :]  # the first quarter warms up
+    slope, error = slope_of([(hours, rss) for hours, rss, _ in late])
     return {
         "minutes": minutes,
         "answers": load.answers,
@@ -116,8 +132,10 @@ def soak(folder: Path, minutes: float, every_s: float) -> dict[str, object]:
         "failures": len(load.failures),
         "first_failures": load.failures[:3],
         "reloads": reloads,
-        "rss_grown_mib": None if grown is None else round(grown, 2),
-        "descriptors_grown": late[-1][1] - early[0][1] if early and late else None,
+        "rss_mib": round(median(rss for _, rss, _ in late), 1) if late else None,
+        "rss_slope_mib_per_hour": slope,
+        "rss_slope_error": error,
+        "descriptors_grown": median_count(late[-10:]) - median_count(late[:10]) if late else None,
         "exit_code": code,
     }
 
