@@ -117,6 +117,8 @@ class MqttConfig(_Section, frozen=True, kw_only=True):
     "After an outage: stored windows sent a second, beside the live ones."
     collector: bool | None = None
     "Whether windows are kept until `edgekit collect` has them; None: from its first acknowledgement on."
+    home_assistant: bool = False
+    "Describe this device to Home Assistant (below `homeassistant/`) and send it plain numbers with every window."
 
 
 class TolerantConfig(_Section, frozen=True, kw_only=True):

@@ -52,6 +52,7 @@ DEFAULTS: dict[str, object] = {
     "mqtt.commit_s": 10.0,
     "mqtt.history_per_s": 5.0,
     "mqtt.collector": None,
+    "mqtt.home_assistant": False,
     "cache.mb": 0.0,
     "cache.ttl_s": 300.0,
     "model.artifact": None,

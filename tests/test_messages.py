@@ -32,6 +32,7 @@ from edgekit.telemetry.messages import (
     Reply,
     State,
     Status,
+    Summary,
     decode,
     encode,
     mark_historical,
@@ -55,6 +56,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "command": Command(id="1", verb="ping", expires_unix_ms=5),
     "reply": Reply(id="1", ok=False, text="no"),
     "ack": Ack(epoch=1, seq=9),
+    "summary": Summary(t_unix_ms=1, samples=700, p50_ms=1.5, p99_ms=2.5, temperature_c=50.0),
     "desired": Desired(release="2.0", digest="ab" * 32, id="r1"),
     "reported": Reported(t_unix_ms=1, group="canary", running="1.0", desired="2.0", step=Step.FETCHING, share=0.5),
 }

@@ -198,6 +198,19 @@ class Ack(Payload, frozen=True, kw_only=True):
     seq: Count
 
 
+class Summary(Payload, frozen=True, kw_only=True):
+    """Topic `summary`, not retained: plain numbers of the last windows, for readers that know no histograms.
+
+    Sent only where `mqtt.home_assistant` is set. Quantiles with too few samples to support them are left out.
+    """
+
+    t_unix_ms: Count
+    samples: Count
+    p50_ms: Millis | None = None
+    p99_ms: Millis | None = None
+    temperature_c: Number | None = None
+
+
 class Received(msgspec.Struct, frozen=True, kw_only=True):
     """One MQTT message as received, undecoded."""
 
@@ -219,6 +232,7 @@ class Topic(msgspec.Struct, frozen=True):
 KINDS: Mapping[str, type[msgspec.Struct]] = {
     "status": Status, "birth": Birth, "metrics": Metrics, "event": Event,
     "command": Command, "reply": Reply, "ack": Ack, "desired": Desired, "reported": Reported,
+    "summary": Summary,
 }  # fmt: skip
 
 

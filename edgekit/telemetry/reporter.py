@@ -18,12 +18,14 @@ from typing import Any
 
 import msgspec
 
+from edgekit import __version__
 from edgekit.config import NAME_PATTERN, MqttConfig
 from edgekit.errors import ConfigError
 from edgekit.telemetry.backoff import PATIENT, BackOff
 from edgekit.telemetry.clock import unix_ms
 from edgekit.telemetry.commands import CommandDesk
 from edgekit.telemetry.connection import Outgoing
+from edgekit.telemetry.home_assistant import Summaries, discovery
 from edgekit.telemetry.link import Link, LinkState, Opening
 from edgekit.telemetry.messages import (
     EVERYONE,
@@ -81,6 +83,7 @@ class Reporter:
                 raise ConfigError("edgekit.toml", key, f"{name!r} must match {NAME_PATTERN} and not be '{EVERYONE}'")
         self.site, self.device = site, device
         self._window_s, self._birth = config.window_s, birth
+        self._summaries = Summaries() if config.home_assistant else None
         self._windows = Windows(
             state_folder, config.window_s, recorder=recorder, readings=readings, on_jump=self._tell_jump
         )
@@ -93,20 +96,24 @@ class Reporter:
             answer=self._answer,
             folder=state_folder,
         )
-        self._epoch_used = False
-        self._spoke_s = 0.0
+        self._epoch_used, self._spoke_s = False, 0.0
         self._memory_total_bytes = readings().memory_total_bytes
         self._rebirth_at_s: float | None = None
         self._inbox: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
         self._outbox = Outbox(
             config.outbox_bytes, path=state_folder / "outbox.db", commit_s=config.commit_s, collector=config.collector
         )
-        self._link = Link(
+        self._link = self._new_link(config, back_off)
+        self._outbox.on_ready = self._link.wake
+        self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)
+
+    def _new_link(self, config: MqttConfig, back_off: BackOff) -> Link:
+        return Link(
             config,
-            client_id=f"{site}/{device}",
+            client_id=f"{self.site}/{self.device}",
             subscriptions=(
-                *(topic(site, device, leaf) for leaf in ("command", "status", "ack")),
-                *(topic(of, EVERYONE, "rebirth") for of in (site, EVERYONE)),
+                *map(self._topic, ("command", "status", "ack")),
+                *(topic(of, EVERYONE, "rebirth") for of in (self.site, EVERYONE)),
             ),
             opening=self._opening,
             on_message=self._inbox.put,
@@ -116,8 +123,6 @@ class Reporter:
             back_off=back_off,
             floor=self._windows.floor,
         )
-        self._outbox.on_ready = self._link.wake
-        self._worker = threading.Thread(target=self._work, name=f"telemetry {device}", daemon=True)
 
     @property
     def state(self) -> LinkState:
@@ -138,7 +143,7 @@ class Reporter:
     def event(self, kind: str, text: str, **detail: Any) -> None:
         """Tell a state change; it waits in the outbox while there is no connection."""
         event = Event(epoch=self.epoch, t_unix_ms=unix_ms(), kind=kind, text=text, detail=detail)
-        self._link.store(topic(self.site, self.device, "event"), encode(event))
+        self._link.store(self._topic("event"), encode(event))
 
     def rebirth(self) -> None:
         """Publish status and birth again, when what the birth says has changed."""
@@ -182,10 +187,16 @@ class Reporter:
 
     def _close_window(self) -> None:
         def store(window: Metrics) -> None:
-            where = topic(self.site, self.device, "metrics")
+            where = self._topic("metrics")
             self._link.store(where, encode(window), window=(window.epoch, window.seq))
 
-        self._windows.close(self._outbox.state(), store)
+        window = self._windows.close(self._outbox.state(), store)
+        if self._summaries is not None:
+            summary = encode(self._summaries.after(window))
+            self._link.send(Outgoing(self._topic("summary"), summary))
+
+    def _topic(self, leaf: str) -> str:
+        return topic(self.site, self.device, leaf)
 
     def _tell_jump(self, text: str, jumped_s: float) -> None:
         self.event("clock", text, jumped_s=round(jumped_s, 3))
@@ -202,13 +213,16 @@ class Reporter:
         self._windows.advance(past)
         self._epoch_used = False
 
-    def _introduction(self) -> tuple[Outgoing, Outgoing]:
+    def _introduction(self) -> tuple[Outgoing, ...]:
         birth = msgspec.structs.replace(self._birth(self.epoch), memory_total_bytes=self._memory_total_bytes)
-        return self._status(State.ONLINE), Outgoing(topic(self.site, self.device, "birth"), encode(birth), retain=True)
+        said = self._status(State.ONLINE), Outgoing(self._topic("birth"), encode(birth), retain=True)
+        if self._summaries is None:
+            return said
+        return *said, discovery(self.site, self.device, birth, birth.versions.get("edgekit", __version__))
 
     def _status(self, state: State, reason: str = "") -> Outgoing:
         status = Status(state=state, epoch=self.epoch, reason=reason, session=self._epochs.session)
-        return Outgoing(topic(self.site, self.device, "status"), encode(status), retain=True)
+        return Outgoing(self._topic("status"), encode(status), retain=True)
 
     def _on_link(self, state: LinkState) -> None:
         if state.connected:
@@ -274,4 +288,4 @@ class Reporter:
         return Reply(id="", ok=True, text=text, detail={"epoch": self.epoch}) if text else None
 
     def _answer(self, reply: Reply) -> None:
-        self._link.send(Outgoing(topic(self.site, self.device, "reply"), encode(reply)))
+        self._link.send(Outgoing(self._topic("reply"), encode(reply)))
