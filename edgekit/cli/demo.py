@@ -62,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _step(console: Console, title: str, text: str) -> None:
-    console.print(f"\n[bold reverse] {title} [/] {text}", highlight=False)
+    from rich.text import Text
+
+    console.print(Text.assemble("\n", (f" {title} ", "bold reverse"), f" {text}"), highlight=False)
 
 
 def _show_machine(console: Console) -> Facts:
