@@ -6,15 +6,19 @@ import json
 
 import pytest
 
-from edgekit.bench.compare import PUBLISHED, Comparison, Figure, compare, percent
+from edgekit.bench.compare import Comparison, compare
+from edgekit.bench.counters import Counts
+from edgekit.bench.figure import PUBLISHED, Figure, percent
 from edgekit.bench.record import Measurement, Settings, Start
 from edgekit.bench.run import Plan, cold_starts
 from edgekit.bench.stats import latency
+from edgekit.bench.why import NO_COUNTERS, Why
 from edgekit.catalog import load_model
 from edgekit.choose import Space, find_candidates
 from edgekit.cli.main import main
 from edgekit.config import Home
 from edgekit.device.probe import probe
+from edgekit.runtimes.profile import Operator, Profile
 
 
 def _row(artifact: str, p50: float, *, spread: float = 0.01, start: float = 100.0, failure=None, **changes):
@@ -42,8 +46,30 @@ def _figure(result: Comparison, name: str) -> Figure:
     return next(figure for figure in result.figures if figure.name.strip() == name)
 
 
+def _why(kinds: dict[str, int], *, faults: float | None = 0.0, counts: Counts | None = None, has_times=True) -> Why:
+    """Each operator takes a millisecond."""
+    operators = tuple(Operator(kind=kind, is_float=True, count=n, time_ms=float(n)) for kind, n in kinds.items())
+    return Why(
+        candidate="c",
+        query_ms=1.0,
+        query_count=10,
+        profile=Profile(runtime="litert", operators=operators, has_times=has_times),
+        converting_share=None,
+        layout_share=None,
+        page_faults=faults,
+        counts=counts,
+        sentences=(),
+    )
+
+
+def _caused(name: str, standard: Why, flash: Why) -> Figure:
+    return _figure(compare(_row("standard", 10), _row("flash", 8), whys=(standard, flash)), name)
+
+
 def test_every_published_figure_has_a_line():
-    result = compare(_row("standard", 10), _row("flash", 8), scenarios={"short inputs": "no", "long inputs": "no"})
+    no_sizes = {"short inputs": "no", "long inputs": "no"}
+    whys = (_why({"Conv": 1}), _why({"Conv": 2}))
+    result = compare(_row("standard", 10), _row("flash", 8), scenarios=no_sizes, whys=whys)
     assert set(PUBLISHED) <= {figure.name for figure in result.figures}
 
 
@@ -138,3 +164,51 @@ def test_a_name_that_is_not_there_lists_those_that_are(state, capsys):
 
 def test_what_rounds_to_nothing_has_no_minus():
     assert [percent(r) for r in (-0.001, 0.0, 0.2, -0.2)] == ["+0%", "+0%", "+20%", "−20%"]
+
+
+def test_more_operators_are_more_launches():
+    figure = _caused("kernel launches", _why({"Conv": 10, "Add": 10}), _why({"Conv": 10, "Mul": 15}))
+    assert (figure.standard, figure.flash, figure.is_penalty) == (20, 25, True)
+    assert figure.delta_ratio == pytest.approx(0.25)
+    assert figure.published_ratio == 0.22
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "published"),
+    [("branch mispredictions", "branch_misses", 0.37), ("memory traffic", "cache_misses", 0.40)],
+)
+def test_what_the_cpu_counts_is_told_for_one_query(name, field, published):
+    standard, flash = (_why({"Conv": 1}, counts=Counts(**{field: total})) for total in (1000.0, 900.0))
+    figure = _caused(name, standard, flash)
+    assert (figure.standard, figure.flash, figure.is_penalty) == (100, 90, False)
+    assert figure.published_ratio == published
+
+
+def test_without_counters_the_line_says_why():
+    figure = _caused("branch mispredictions", _why({"Conv": 1}), _why({"Conv": 1}))
+    assert (figure.standard, figure.note) == (None, NO_COUNTERS)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "delta", "penalty"),
+    [(0.2, 0.4, 0.0, False), (100.0, 230.0, 1.3, True), (100.0, 90.0, -0.1, False), (0.0, 50.0, None, True)],
+)
+def test_page_faults_tell_of_memory_that_is_taken_anew(ours, theirs, delta, penalty):
+    figure = _caused("allocations", _why({"Conv": 1}, faults=ours), _why({"Conv": 1}, faults=theirs))
+    assert figure.delta_ratio == (delta if delta is None else pytest.approx(delta))
+    assert figure.is_penalty is penalty
+
+
+def test_a_system_that_tells_no_page_faults_is_said_to():
+    figure = _caused("allocations", _why({"Conv": 1}, faults=None), _why({"Conv": 1}))
+    assert figure.note == "this system does not tell page faults"
+
+
+def test_sparse_decoding_is_a_share_of_the_time_where_it_exists():
+    dense, sparse = _why({"Conv": 9}), _why({"Conv": 9, "DENSIFY": 1})
+    figure = _caused("sparse decoding", dense, sparse)
+    assert (figure.standard, figure.flash, figure.is_penalty) == (0.0, 0.1, True)
+    none = _caused("sparse decoding", dense, dense)
+    assert (none.flash, none.is_penalty, none.note) == (0.0, False, "nothing is unpacked while a query runs")
+    untold = _caused("sparse decoding", dense, _why({"DENSIFY": 3}, has_times=False))
+    assert (untold.flash, untold.note) == (None, "3 operators unpack weights; litert times none")

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from edgekit.bench.record import Conditions, Measurement, Settings, Start
-from edgekit.bench.report import render
+from edgekit.bench.report import _minor_label, render
 from edgekit.bench.soak import Soak, Window
 from edgekit.bench.stats import latency
 from edgekit.bench.why import Why
@@ -20,6 +20,21 @@ from edgekit.cli.main import main
 from edgekit.runtimes.profile import Operator, Profile
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+UNTOLD = Why(
+    candidate="flash · litert 1t",
+    query_ms=9.0,
+    query_count=10,
+    profile=Profile(
+        runtime="litert", operators=(Operator(kind="CONV_2D", is_float=True, count=1, time_ms=0.0),), has_times=False
+    ),
+    converting_share=None,
+    layout_share=None,
+    page_faults=0.0,
+    counts=None,
+    sentences=("litert tells no time",),
+)
 
 
 def _row(artifact: str, p50: float, *, count: int = 60, failure=None, **changes) -> Measurement:
@@ -48,6 +63,7 @@ def page() -> str:
     why = Why(
         candidate="flash · onnxruntime 1t",
         query_ms=9.0,
+        query_count=10,
         profile=Profile(runtime="onnxruntime", operators=operators),
         converting_share=0.1,
         layout_share=0.0,
@@ -73,7 +89,8 @@ def page() -> str:
         _row("few", 20.0, count=1),
     ]
     batches = {size: _row("flash", 5.0 * size) for size in (1, 2, 4)}
-    return render("m: Flash & standard", rows, ["flash is 2x as fast"], whys=[why], batches=batches, soak=warm)
+    found = ["flash is 2x as fast"]
+    return render("m: Flash & standard", rows, found, base=rows[0], whys=[why, UNTOLD], batches=batches, soak=warm)
 
 
 def test_the_page_holds_every_plot_and_every_candidate(page):
@@ -85,10 +102,31 @@ def test_the_page_holds_every_plot_and_every_candidate(page):
     assert "flash is 2x as fast" in page
 
 
+def test_each_row_is_compared_with_the_standard_and_its_interval_is_told(page):
+    assert re.search(r"<td>standard · onnxruntime 1t</td>.*?<td>baseline</td>", page)
+    assert re.search(r"<td>flash · onnxruntime 1t</td>(<td>[^<]*</td>){4}<td>2\.00x \(", page)
+
+
+def test_a_runtime_that_tells_no_times_has_its_sentence_and_no_bar(page):
+    assert "flash · litert 1t: litert tells no time" in page
+    (plot,) = re.findall(r"<h2>Time by operator</h2>.*?<svg.*?</svg>", page, re.DOTALL)
+    assert "flash · litert 1t" not in plot
+    alone = render("m", [], [], whys=[UNTOLD])
+    assert "<h2>Time by operator</h2>" in alone
+    assert "<svg" not in alone
+
+
+@pytest.mark.parametrize(
+    ("value", "label"), [(0.02, "0.02"), (0.03, "0.03"), (0.04, ""), (0.5, "0.5"), (70.0, ""), (200.0, "200")]
+)
+def test_between_powers_of_ten_there_are_plain_numbers(value, label):
+    assert _minor_label(value) == label
+
+
 def test_what_is_not_supported_is_a_dash_and_names_are_escaped(page):
     few = re.search(r"<tr><td>few .*?</tr>", page)
     assert few is not None
-    assert few[0].count("<td>–</td>") == 2
+    assert few[0].count("<td>–</td>") == 2  # p90 and p99
     assert "a &lt;CPU&gt;" in page
     assert "<CPU>" not in page
 

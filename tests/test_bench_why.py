@@ -145,7 +145,9 @@ def test_litert_has_operators_without_times_and_says_so():
     told = say.Explained(profile=found, times_ms=(1.0,) * 10, usage=None, counts=None)
     why = explain("c", "int8", told)
     assert why.converting_share is None
-    assert why.sentences[0] == "litert tells which operators there are (3 CONV_2D), but not their time"
+    told, how = why.sentences[0].split("; ")
+    assert told == "litert tells Python which operators there are (3 CONV_2D), but not their time"
+    assert how.startswith("LiteRT's own benchmark_model does")
     with pytest.raises(RuntimeUnavailable):
         from_litert({}, "tflite")
 

@@ -7,39 +7,13 @@ from statistics import median
 
 import msgspec
 
+from edgekit.bench.causes import causes
+from edgekit.bench.figure import PUBLISHED, Figure, percent, unmeasured
 from edgekit.bench.record import Measurement, Start
 from edgekit.bench.stats import speed_up
+from edgekit.bench.why import Why
 
-PUBLISHED: Mapping[str, float] = {
-    "time per task": 14.4 / 6.8 - 1,
-    "cold start": 28.7 / 12.3 - 1,
-    "stability": 15 / 5 - 1,
-    "quality": 57 / 60 - 1,
-    "size": -0.60,
-    "short inputs": 0.81,
-    "long inputs": 0.15,
-    "low latency": 0.84,
-}
-"""Flash against standard as the reference articles have it: 14.4 against 6.8 min a task, 28.7 against 12.3 s cold
-start, ±15 against ±5 % latency, 57 against 60 points, 60 % smaller; short text, long document, low latency."""
 _ARTICLE_TEMPORARY_GB = 1.8
-
-
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a comparison."""
-
-    name: str
-    unit: str
-    standard: float | None
-    "None: not measured; `note` says why."
-    flash: float | None
-    delta_ratio: float | None
-    "Flash against standard: 0.2 is a fifth more."
-    published_ratio: float | None = None
-    "The same in the reference articles. None: they have no such figure."
-    is_penalty: bool | None = None
-    "Flash is surely worse here. None: it cannot be told from what was measured."
-    note: str | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,12 +32,14 @@ def compare(
     *,
     starts: tuple[Sequence[Start], Sequence[Start]] = ((), ()),
     scenarios: Mapping[str, tuple[Measurement, Measurement] | str] | None = None,
+    whys: tuple[Why, Why] | None = None,
 ) -> Comparison:
     """Every figure that the reference articles print, for this pair.
 
     Args:
         starts: further cold starts of each, so that a difference can be told from chance.
         scenarios: name -> the two measured at other sizes, or why they cannot be. Names as in `PUBLISHED`.
+        whys: where the time of the two goes, for the causes that the articles name; None leaves them out.
 
     Raises ValueError when one of the two has no latency.
     """
@@ -72,9 +48,10 @@ def compare(
     figures.append(_after_idle(standard, flash))
     for name, pair in (scenarios or {}).items():
         if isinstance(pair, str):
-            figures.append(_unmeasured(name, "ms", pair))
+            figures.append(unmeasured(name, "ms", pair))
         else:
             figures.append(_time(name, *pair))
+    figures += causes(*whys) if whys else []
     return Comparison(
         model=standard.model,
         standard=standard.candidate,
@@ -101,17 +78,12 @@ def findings(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
-def percent(ratio: float) -> str:
-    """+20%, −5%, and +0% for what rounds to nothing."""
-    return f"{0.0 if abs(ratio) < 0.005 else ratio:+.0%}".replace("-", "−")
-
-
 def _time(name: str, standard: Measurement, flash: Measurement) -> Figure:
     """Paired where they were measured in turns; a penalty only when it is proven."""
     if standard.latency is None or flash.latency is None:
         if name in ("time per task",):
             raise ValueError(f"nothing to compare: {standard.failure or flash.failure or 'not measured'}")
-        return _unmeasured(name, "ms", standard.failure or flash.failure or "not measured")
+        return unmeasured(name, "ms", standard.failure or flash.failure or "not measured")
     times, least, most = speed_up(standard, flash)
     sure = True if most < 1 else False if least > 1 else None
     note = f"{1 / most - 1:+.1%} to {1 / least - 1:+.1%} at 99 % confidence".replace("-", "−")
@@ -132,7 +104,7 @@ def _starts(standard: Measurement, flash: Measurement, more: tuple[Sequence[Star
     mine = [start for start in (standard.start, *more[0]) if start]
     its = [start for start in (flash.start, *more[1]) if start]
     if not mine or not its:
-        return [_unmeasured("cold start", "ms", "not measured")]
+        return [unmeasured("cold start", "ms", "not measured")]
     found = []
     for name, part in (("cold start", "total_ms"), ("  import", "import_ms"), ("  load", "load_ms"), ("  first query", "first_ms")):  # fmt: skip  # noqa: E501
         ours = [getattr(start, part) for start in mine]
@@ -159,13 +131,14 @@ def _memory(standard: Measurement, flash: Measurement) -> list[Figure]:
     note = f"the articles have {_ARTICLE_TEMPORARY_GB} GB for Flash, of a model of other size"
     return [
         _bytes("temporary memory at load", *temporary, note=note),
+        _bytes("memory after load", *(start.loaded_bytes if start else None for start in (ours, theirs))),
         _bytes("memory at peak", standard.peak_memory_bytes, flash.peak_memory_bytes),
     ]
 
 
 def _bytes(name: str, standard: int | None, flash: int | None, *, note: str | None = None) -> Figure:
     if standard is None or flash is None:
-        return _unmeasured(name, "bytes", "this system does not tell")
+        return unmeasured(name, "bytes", "this system does not tell")
     delta = flash / standard - 1 if standard else None
     return Figure(
         name=name,
@@ -182,7 +155,7 @@ def _after_idle(standard: Measurement, flash: Measurement) -> Figure:
     """Low latency means: somebody asks now and then, and waits. That query finds cold caches and a lowered clock."""
     ours, theirs = standard.after_idle_ms, flash.after_idle_ms
     if ours is None or theirs is None:
-        return _unmeasured("low latency", "ms", "not measured")
+        return unmeasured("low latency", "ms", "not measured")
     return Figure(
         name="low latency",
         unit="ms",
@@ -199,7 +172,7 @@ def _stability(standard: Measurement, flash: Measurement) -> Figure:
     ours = standard.latency.spread_ratio if standard.latency else None
     theirs = flash.latency.spread_ratio if flash.latency else None
     if not ours or theirs is None:
-        return _unmeasured("stability", "±", "not measured")
+        return unmeasured("stability", "±", "not measured")
     return Figure(
         name="stability",
         unit="±",
@@ -214,7 +187,7 @@ def _stability(standard: Measurement, flash: Measurement) -> Figure:
 
 def _quality(standard: Measurement, flash: Measurement) -> Figure:
     if flash.accuracy_ratio is None:
-        return _unmeasured("quality", "ratio", flash.accuracy_note or "its accuracy is not known")
+        return unmeasured("quality", "ratio", flash.accuracy_note or "its accuracy is not known")
     ours = standard.accuracy_ratio if standard.accuracy_ratio is not None else 1.0
     return Figure(
         name="quality",
@@ -237,16 +210,4 @@ def _size(standard: Measurement, flash: Measurement) -> Figure:
         delta_ratio=flash.size_bytes / standard.size_bytes - 1,
         published_ratio=PUBLISHED["size"],
         is_penalty=flash.size_bytes > standard.size_bytes,
-    )
-
-
-def _unmeasured(name: str, unit: str, why: str) -> Figure:
-    return Figure(
-        name=name,
-        unit=unit,
-        standard=None,
-        flash=None,
-        delta_ratio=None,
-        published_ratio=PUBLISHED.get(name),
-        note=why,
     )

@@ -10,11 +10,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
 from edgekit.bench.record import Measurement
 from edgekit.bench.soak import Soak
-from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms
+from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms, speed_up
 from edgekit.bench.why import Why
 
 _MIB = 2**20
@@ -40,6 +40,7 @@ def render(
     rows: Sequence[Measurement],
     findings: Sequence[str],
     *,
+    base: Measurement | None = None,
     whys: Sequence[Why] = (),
     batches: Mapping[int, Measurement] | None = None,
     soak: Soak | None = None,
@@ -49,6 +50,7 @@ def render(
     Args:
         rows: the bench; those that failed are listed with their reason.
         findings: sentences above the plots.
+        base: the row of `rows` that the others are compared with.
         whys: time by operator of a few candidates.
         batches: batch size -> measurement.
         soak: latency and temperature over minutes.
@@ -60,7 +62,7 @@ def render(
     parts = [f"<h1>{html.escape(title)}</h1><p>{html.escape(where)}</p>"]
     parts += [f'<p class="doubt">Doubtful conditions: {html.escape(doubt)}</p>' for doubt in doubts]
     parts += [f"<p>{html.escape(line)}</p>" for line in findings if not line.startswith("doubtful conditions")]
-    parts += [_heading("Figures"), _table(rows)]
+    parts += [_heading("Figures"), _table(rows, base)]
     if timed:
         parts += [
             _heading("Distribution of latency"),
@@ -73,9 +75,7 @@ def render(
         needs = f"p90 needs {SAMPLES_FOR_P90}, p99 {SAMPLES_FOR_P99}"
         parts += [_note(f"The fastest {min(_MOST_LINES, len(timed))}. Each curve ends where its samples end: {needs}.")]
         parts += [_heading("Memory at peak"), _plot(lambda ax: _memory(ax, timed), 0.9 + 0.32 * len(timed))]
-    if whys_ := [why for why in whys if why.profile.has_times]:
-        parts += [_heading("Time by operator"), _plot(lambda ax: _operators(ax, whys_), 1.6 + 0.5 * len(whys_))]
-        parts += [_note(f"{why.candidate}: {'; '.join(why.sentences)}") for why in whys]
+    parts += _time_by_operator(whys)
     if batches:
         parts += [_heading("Latency against batch size"), _plot(lambda ax: _batches(ax, batches), 3.2)]
     if soak:
@@ -88,6 +88,19 @@ def render(
     )
 
 
+def _time_by_operator(whys: Sequence[Why]) -> list[str]:
+    """The plot of those whose runtime tells times, and every one's sentences."""
+    if not whys:
+        return []
+    timed = [why for why in whys if why.profile.has_times]
+    plot = [_plot(lambda ax: _operators(ax, timed), 1.6 + 0.5 * len(timed))] if timed else []
+    return [
+        _heading("Time by operator"),
+        *plot,
+        *(_note(f"{why.candidate}: {'; '.join(why.sentences)}") for why in whys),
+    ]
+
+
 def _heading(text: str) -> str:
     return f"<h2>{html.escape(text)}</h2>"
 
@@ -96,13 +109,13 @@ def _note(text: str) -> str:
     return f'<p class="note">{html.escape(text)}</p>'
 
 
-def _table(rows: Sequence[Measurement]) -> str:
-    heads = ("candidate", "p50 ms", "p90", "p99", "samples", "cold ms", "peak MiB", "MiB", "kept")
+def _table(rows: Sequence[Measurement], base: Measurement | None) -> str:
+    heads = ("candidate", "p50 ms", "p90", "p99", "samples", "vs standard", "cold ms", "peak MiB", "MiB", "kept")
     lines = ["".join(f"<th>{head}</th>" for head in heads)]
     for row in sorted(rows, key=lambda r: r.latency.p50_ms if r.latency else float("inf")):
         if row.latency is None:
             reason = html.escape(row.failure or "not measured")
-            lines.append(f'<td>{html.escape(row.candidate)}</td><td colspan="8">{reason}</td>')
+            lines.append(f'<td>{html.escape(row.candidate)}</td><td colspan="9">{reason}</td>')
             continue
         cells = (
             row.candidate,
@@ -110,6 +123,7 @@ def _table(rows: Sequence[Measurement]) -> str:
             "–" if row.latency.p90_ms is None else ms(row.latency.p90_ms),
             "–" if row.latency.p99_ms is None else ms(row.latency.p99_ms),
             str(row.latency.sample_count),
+            _against(row, base),
             f"{row.start.total_ms:.0f}" if row.start else "–",
             f"{row.peak_memory_bytes / _MIB:.0f}" if row.peak_memory_bytes else "–",
             f"{row.size_bytes / _MIB:.2f}",
@@ -117,6 +131,16 @@ def _table(rows: Sequence[Measurement]) -> str:
         )
         lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def _against(row: Measurement, base: Measurement | None) -> str:
+    """How many times faster, with the interval at 99 % confidence."""
+    if base is None or base.latency is None or row.latency is None:
+        return "–"
+    if row is base:
+        return "baseline"
+    times, least, most = speed_up(base, row)
+    return f"{times:.2f}x ({least:.2f} to {most:.2f})"
 
 
 def _plot(draw: Callable[[Axes], None], height: float) -> str:
@@ -164,9 +188,15 @@ def _percentiles(axes: Axes, rows: Sequence[Measurement]) -> None:
 
 
 def _plain_numbers(axis: Axis) -> None:
-    """20 and not 2 × 10¹."""
+    """20 and not 2 × 10¹; of the steps between, those that leave room for one another."""
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+    axis.set_minor_formatter(FuncFormatter(_minor_label))
+
+
+def _minor_label(value: float, _place: int | None = None) -> str:
+    """Twice, three and five times a power of ten."""
+    first = f"{value:.0e}"[0]
+    return f"{value:g}" if first in "235" else ""
 
 
 def _memory(axes: Axes, rows: Sequence[Measurement]) -> None:

@@ -44,6 +44,8 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str
     query_ms: float
     "Median without profiling."
+    query_count: int
+    "That `page_faults` and `counts` are about."
     profile: Profile
     converting_share: float | None
     "Of the operators' time: quantise, dequantise, cast. None: the runtime tells no times."
@@ -87,6 +89,7 @@ def explain(name: str, precision: str, told: say.Explained) -> Why:
     return Why(
         candidate=name,
         query_ms=query_ms,
+        query_count=len(told.times_ms),
         profile=told.profile,
         converting_share=shares["c"] if told.profile.has_times else None,
         layout_share=shares["l"] if told.profile.has_times else None,
@@ -114,7 +117,11 @@ def _of_time(profile: Profile, precision: str) -> list[str]:
     operators, total = profile.operators, profile.total_ms
     if not profile.has_times or not total:
         names = ", ".join(f"{o.count} {o.kind}" for o in sorted(operators, key=lambda o: -o.count)[:5])
-        return [f"{profile.runtime} tells which operators there are ({names}), but not their time"]
+        tool = "; LiteRT's own benchmark_model does: --graph=FILE --enable_op_profiling=true"
+        return [
+            f"{profile.runtime} tells Python which operators there are ({names}), but not their time"
+            + (tool if profile.runtime in ("litert", "tflite") else "")
+        ]
     top = operators[0]
     lines = [f"{top.time_ms / total:.0%} of the time is {_named(top)} ({top.count} of them, {ms(top.time_ms)} ms)"]
     floats = [o for o in operators if o.is_float and o.kind in ELEMENTWISE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -12,17 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from edgekit.bench.candidates import Candidate
-from edgekit.bench.compare import Comparison, Figure, compare, percent
+from edgekit.bench.compare import Comparison, compare
+from edgekit.bench.figure import Figure, percent
 from edgekit.bench.record import Measurement, Start
 from edgekit.bench.run import Plan, Progress, cold_starts
 from edgekit.bench.stats import ms
+from edgekit.bench.why import Why, why
 from edgekit.catalog import load_model
 from edgekit.choose import find_candidates, measure
 from edgekit.cli.bench import plan_of, space_of
+from edgekit.cli.bench_table import STANDARD
 from edgekit.cli.progress import share_bar
 from edgekit.config import Home, home
 from edgekit.device.probe import probe
-from edgekit.errors import ArtifactError, UsageError
+from edgekit.errors import ArtifactError, EdgekitError, UsageError
 from edgekit.manifest import Model
 from edgekit.runtimes.axes import session_axes
 
@@ -44,7 +48,8 @@ def run_compare(args: argparse.Namespace) -> int:
         starts = [_starts(model, candidate, plan, progress) for candidate, _ in pair]
         chosen = [candidate for candidate, _ in pair]
         scenarios = _scenarios(model, chosen, state, plan, progress)
-    result = compare(pair[0][1], pair[1][1], starts=(starts[0], starts[1]), scenarios=scenarios)
+        whys = _whys(model, chosen, plan, progress)
+    result = compare(pair[0][1], pair[1][1], starts=(starts[0], starts[1]), scenarios=scenarios, whys=whys)
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     else:
@@ -54,7 +59,8 @@ def run_compare(args: argparse.Namespace) -> int:
 
 def _side(found: Sequence[Candidate], name: str) -> list[Candidate]:
     """The candidates of one artifact, or of a kind. Raises UsageError naming what there is."""
-    exact = [candidate for candidate in found if candidate.artifact.record.name == name]
+    names = STANDARD if name == "standard" else (name,)  # saved as onnxruntime optimised it, it is still the standard
+    exact = [candidate for candidate in found if candidate.artifact.record.name in names]
     if not exact and name == "flash":
         exact = [candidate for candidate in found if candidate.artifact.record.precision not in ("float32", "unknown")]
     if not exact:
@@ -75,6 +81,19 @@ def _best(side: Sequence[Candidate], rows: Sequence[Measurement]) -> tuple[Candi
 def _starts(model: Model, candidate: Candidate, plan: Plan, progress: Progress) -> list[Start]:
     progress(f"starting {candidate.name} again", 1.0)
     return cold_starts(model, candidate, _MORE_STARTS, plan)
+
+
+def _whys(model: Model, pair: Sequence[Candidate], plan: Plan, progress: Progress) -> tuple[Why, Why] | None:
+    """None, with a line, when one of the two cannot be profiled: the other figures stand without."""
+    found = []
+    for candidate in pair:
+        progress(f"profiling {candidate.name}", 1.0)
+        try:
+            found.append(why(model, candidate, plan))
+        except EdgekitError as e:
+            print(f"no causes: {candidate.name} cannot be profiled: {e}", file=sys.stderr)
+            return None
+    return found[0], found[1]
 
 
 def _scenarios(
@@ -139,7 +158,9 @@ def _value(figure: Figure, value: float | None) -> str:
         return f"{ms(value)} ms"
     if figure.unit == "bytes":
         return f"{value / _MIB:.2f} MiB"
-    return f"±{value:.1%}" if figure.unit == "±" else f"{value:.1%}"
+    if figure.unit in ("ratio", "±"):
+        return f"{'±' if figure.unit == '±' else ''}{value:.1%}"
+    return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 
 def _ratio(value: float | None) -> str:

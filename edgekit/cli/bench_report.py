@@ -20,6 +20,7 @@ from edgekit.cli.bench_table import baseline, findings
 from edgekit.errors import EdgekitError, UsageError
 from edgekit.files import write_atomic
 from edgekit.manifest import Model
+from edgekit.runtimes.profile import TIMED
 
 _BATCHES = (1, 2, 4, 8)
 
@@ -47,7 +48,7 @@ def write_report(
 
     Raises UsageError when the file cannot be written.
     """
-    best = _best_of_each_kind(found, rows)
+    best, base = _best_of_each_kind(found, rows), baseline(rows)
     whys: list[Why] = []
     for candidate in best:
         progress(f"profiling {candidate.name}", 1.0)
@@ -59,7 +60,8 @@ def write_report(
     text = render(
         f"{model.name}: Flash against standard",
         rows,
-        findings(rows, baseline(rows)),
+        findings(rows, base),
+        base=base,
         whys=whys,
         batches=_batches(model, best[0], plan) if best else None,
         soak=warm,
@@ -73,12 +75,15 @@ def write_report(
 
 
 def _best_of_each_kind(found: Sequence[Candidate], rows: Sequence[Measurement]) -> list[Candidate]:
-    """The fastest, then the fastest of the other kind (Flash or standard)."""
+    """The fastest, then the fastest of the other kind (Flash or standard); of each also in a runtime that times."""
     timed = sorted((row.latency.typical_ms, i) for i, row in enumerate(rows) if row.latency)
-    chosen: dict[bool, Candidate] = {}
+    chosen: dict[tuple[bool, bool], Candidate] = {}
     for _, i in timed:
-        chosen.setdefault(rows[i].precision == "float32", found[i])
-    return list(chosen.values())
+        is_standard = rows[i].precision == "float32"
+        chosen.setdefault((is_standard, False), found[i])
+        if rows[i].settings.runtime in TIMED:
+            chosen.setdefault((is_standard, True), found[i])
+    return list({candidate.name: candidate for candidate in chosen.values()}.values())
 
 
 def _batches(model: Model, candidate: Candidate, plan: Plan) -> dict[int, Measurement] | None:

@@ -16,6 +16,8 @@ from edgekit.runtimes.session import SessionSettings
 if TYPE_CHECKING:
     import numpy as np
 
+TIMED = ("onnxruntime", "openvino")
+"""Runtimes that tell Python the time of each operator."""
 _KERNEL = "_kernel_time"
 _FLOATS = frozenset({"float", "float16", "double", "f32", "f16", "bf16"})
 
