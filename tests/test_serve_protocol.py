@@ -13,9 +13,15 @@ from hypothesis.extra import numpy as hnp
 
 from edgekit.errors import EdgekitError, InputError, RequestError
 from edgekit.manifest import TensorSpec
+from edgekit.serve import protocol
 from edgekit.serve.exchange import aligned_body
-from edgekit.serve.protocol import DATATYPES, DTYPES, decode_request, encode_response, error_body
+from edgekit.serve.layout import DATATYPES, DTYPES, KNOWN, Layouts
+from edgekit.serve.protocol import InferenceRequest, encode_response, error_body
 from edgekit.serve.signature import Signature
+
+
+def decode_request(body: bytes | memoryview, json_bytes: int | None, signature: Signature) -> InferenceRequest:
+    return protocol.decode_request(body, json_bytes, Layouts(signature))
 
 
 def signature(dtype: str = "float32", shape: tuple[int | str, ...] = (2, 3), *, second: bool = False) -> Signature:
@@ -301,3 +307,37 @@ def test_an_error_is_the_protocols_object():
 
 def test_every_datatype_has_one_dtype_and_back():
     assert {DATATYPES[dtype]: dtype for dtype in DTYPES.values()} == dict(DTYPES)
+
+
+def test_the_json_of_requests_that_differ_only_in_their_tensors_is_read_once():
+    layouts = Layouts(signature())
+    raw, head = body(binary_tensor(), binary=bytes(24))
+    for value in range(3):
+        sent = raw[:head] + np.full((2, 3), value, np.float32).tobytes()
+        assert protocol.decode_request(sent, head, layouts).inputs["x"].tolist() == [[value] * 3] * 2
+    assert len(layouts) == 1
+    for i in range(2 * KNOWN):
+        other, length = body(binary_tensor(), binary=bytes(24), id=str(i))
+        assert protocol.decode_request(other, length, layouts).id == str(i)
+    assert len(layouts) == KNOWN
+
+
+def test_json_that_was_refused_or_holds_values_is_read_again():
+    layouts = Layouts(signature())
+    sent, _ = body(tensor())
+    assert protocol.decode_request(sent, None, layouts).inputs["x"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    faulty, _ = body(tensor(datatype="INT8"))
+    for _ in range(2):
+        with pytest.raises(InputError, match="has datatype INT8"):
+            protocol.decode_request(faulty, None, layouts)
+    assert len(layouts) == 0
+
+
+def test_the_binary_part_is_judged_anew_for_each_request():
+    layouts = Layouts(signature())
+    raw, head = body(binary_tensor(), binary=bytes(24))
+    protocol.decode_request(raw, head, layouts)
+    with pytest.raises(InputError, match="needs 24 bytes of binary data, 23 are left"):
+        protocol.decode_request(raw[:-1], head, layouts)
+    with pytest.raises(RequestError, match="25 bytes of binary data follow"):
+        protocol.decode_request(raw + b"0", head, layouts)

@@ -14,6 +14,7 @@ from edgekit.manifest import Model, Source, TensorSpec
 from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.serve.engine import Engine
 from edgekit.serve.lane import Lane
+from edgekit.serve.layout import Layouts
 from edgekit.serve.pace import Refused
 from edgekit.serve.parameters import Step
 from edgekit.serve.protocol import decode_request
@@ -92,13 +93,13 @@ def test_the_wire_has_no_state_in_a_sequence(engine):
         "inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}],
         "parameters": {"sequence_id": 5, "sequence_start": True},
     }
-    request = decode_request(json.dumps(body).encode(), None, signature)
+    request = decode_request(json.dumps(body).encode(), None, Layouts(signature))
     assert request.step == step(5, first=True)
     assert [name for name, _ in request.outputs] == ["y"]
     with pytest.raises(InputError, match="sum: missing"):
-        decode_request(json.dumps(body | {"parameters": {}}).encode(), None, signature)
+        decode_request(json.dumps(body | {"parameters": {}}).encode(), None, Layouts(signature))
     with pytest.raises(RequestError, match="keeps no state"):
-        decode_request(json.dumps(body).encode(), None, replace(signature, state={}))
+        decode_request(json.dumps(body).encode(), None, Layouts(replace(signature, state={})))
 
 
 def test_a_sequence_that_nobody_goes_on_with_expires():

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from edgekit.errors import RequestError, UnreachableError, UsageError
-from edgekit.serve.protocol import DATATYPES, DTYPES
+from edgekit.serve.layout import DATATYPES, DTYPES
 
 
 class Client:

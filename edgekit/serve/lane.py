@@ -18,6 +18,7 @@ from edgekit.serve.accounts import Accounts
 from edgekit.serve.batching import Batching, Window, gather, run_joined
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.job import Answer, Job, LaneClosed, Line
+from edgekit.serve.layout import Layouts
 from edgekit.serve.metrics import LaneCounts
 from edgekit.serve.pace import Pace, Refused
 from edgekit.serve.precedence import Precedence, lower_this_thread
@@ -62,6 +63,8 @@ class Lane:
         self.model, self.name, self.artifact = model, name, artifact
         self.producer, self.cache = producer or artifact, cache
         self.session, self.signature, self.batching = session, signature, batching
+        self.layouts = Layouts(signature)
+        "For the thread that takes requests in."
         self.sequences = Sequences({spec.name: spec for spec in signature.inputs}, signature.state)
         self.pace = Pace()
         self.window = Window(batching) if batching is not None else None

@@ -8,54 +8,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from edgekit.errors import InputError, RequestError
-from edgekit.manifest import TensorSpec
-from edgekit.serve import parameters as asked
-from edgekit.serve.parameters import Place, Step, place_in
-from edgekit.serve.signature import Signature
+from edgekit.serve.layout import DATATYPES, DTYPES, Layout, Layouts, Part
+from edgekit.serve.parameters import Place, Step
 
-DTYPES: Mapping[str, str] = {
-    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
-    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64",
-    "FP16": "float16", "FP32": "float32", "FP64": "float64",
-}  # fmt: skip
-"""Datatype of the protocol -> numpy dtype name. Tensors are little-endian on the wire, as is every device we know."""
-
-DATATYPES: Mapping[str, str] = {dtype: datatype for datatype, dtype in DTYPES.items()} | {"object": "BYTES"}
 _NESTED = re.compile(rb"\s*\[\s*\[")
 
 Buffer = bytes | bytearray | memoryview
 
 
-class _Input(msgspec.Struct, gc=False):
-    name: str
-    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
-    datatype: str
-    parameters: dict[str, Any] = {}
-    data: msgspec.Raw = msgspec.Raw()
-
-
-class _Output(msgspec.Struct, gc=False):
-    name: str
-    parameters: dict[str, Any] = {}
-
-
-class _Body(msgspec.Struct, gc=False):
-    inputs: list[_Input]
-    id: str = ""
-    parameters: dict[str, Any] = {}
-    outputs: list[_Output] = []
-
-
-_decoder = msgspec.json.Decoder(_Body)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,7 +49,7 @@ Shared = Callable[[Place], memoryview]
 
 
 def decode_request(
-    body: Buffer, json_bytes: int | None, signature: Signature, shared: Shared | None = None
+    body: Buffer, json_bytes: int | None, layouts: Layouts, shared: Shared | None = None
 ) -> InferenceRequest:
     """The request in `body`, whose first `json_bytes` are JSON (None: all of it).
 
@@ -91,112 +60,64 @@ def decode_request(
     if json_bytes is not None and not 0 < json_bytes <= len(view):
         raise RequestError(400, f"Inference-Header-Content-Length is {json_bytes}, the body has {len(view)} bytes")
     split = len(view) if json_bytes is None else json_bytes
-    try:
-        request = _decoder.decode(view[:split])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise RequestError(400, f"not an inference request: {e}") from e
-    step = asked.step(request.parameters)
-    if step is not None and not signature.state:
-        raise RequestError(400, "parameter sequence_id: this model keeps no state from one request to the next")
-    inputs = _decode_inputs(request.inputs, view[split:], signature, shared, in_sequence=step is not None)
-    default = asked.flag(request.parameters, "binary_data_output")
-    kept = signature.state.values() if step is not None else ()
-    wanted = request.outputs or [_Output(spec.name) for spec in signature.outputs if spec.name not in kept]
+    layout = layouts.find(view[:split], with_places=shared is not None)
     return InferenceRequest(
-        id=request.id,
-        inputs=inputs,
-        outputs=tuple(_wanted(output, default, signature) for output in wanted),
-        places={o.name: _place(o, shared) for o in wanted if "shared_memory_region" in o.parameters},
-        deadline_ms=asked.deadline_ms(request.parameters),
-        priority=asked.priority(request.parameters),
-        no_cache=asked.flag(request.parameters, "no_cache"),
-        step=step,
+        id=layout.id,
+        inputs=_inputs(layout, view[split:], shared),
+        outputs=layout.outputs,
+        places=layout.places,
+        deadline_ms=layout.deadline_ms,
+        priority=layout.priority,
+        no_cache=layout.no_cache,
+        step=layout.step,
     )
 
 
-def _decode_inputs(
-    inputs: Sequence[_Input], binary: memoryview, signature: Signature, shared: Shared | None, *, in_sequence: bool
-) -> dict[str, np.ndarray]:
+def _inputs(layout: Layout, binary: memoryview, shared: Shared | None) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
-    bound: dict[str, int] = {}
     start = 0
-    for tensor in inputs:
-        spec = signature.input(tensor.name)
-        if tensor.name in arrays:
-            raise InputError(tensor.name, "given twice")
-        dtype = _checked_dtype(tensor, spec)
-        signature.check(spec, tensor.shape, bound)
-        if "shared_memory_region" in tensor.parameters:
-            arrays[tensor.name] = _from_shared(tensor, dtype, shared)
-            continue
-        size = tensor.parameters.get("binary_data_size")
-        if size is None:
-            arrays[tensor.name] = _from_json(tensor, dtype)
-            continue
-        arrays[tensor.name] = _from_binary(tensor, dtype, size, binary[start:])
-        start += size
-    signature.check_names(arrays, in_sequence=in_sequence)
+    for part in layout.parts:
+        if part.place is not None:
+            assert shared is not None, "without shared memory a layout has no places"
+            arrays[part.name] = _from_binary(part, shared(part.place))
+        elif part.data is not None:
+            arrays[part.name] = _from_json(part, part.data)
+        else:
+            arrays[part.name] = _from_binary(part, binary[start:])
+            start += part.size_bytes
     if start != len(binary):
         raise RequestError(400, f"{len(binary)} bytes of binary data follow the JSON, the inputs account for {start}")
     return arrays
 
 
-def _checked_dtype(tensor: _Input, spec: TensorSpec) -> np.dtype[Any]:
-    wanted = DATATYPES.get(spec.dtype, spec.dtype)
-    if tensor.datatype != wanted:
-        raise InputError(tensor.name, f"has datatype {tensor.datatype}, the model takes {wanted}")
-    if tensor.datatype not in DTYPES:
-        raise InputError(tensor.name, f"datatype {tensor.datatype} is not supported here")
-    return np.dtype(DTYPES[tensor.datatype])
-
-
-def _from_shared(tensor: _Input, dtype: np.dtype[Any], shared: Shared | None) -> np.ndarray:
-    if shared is None:
-        raise InputError(tensor.name, "shared memory is off; send the data in the request")
-    place = place_in(tensor.parameters)
-    expected = math.prod(tensor.shape) * dtype.itemsize
-    if place.size_bytes != expected:  # before a byte is allocated
-        text = f"shared_memory_byte_size is {place.size_bytes}, {tensor.shape} {tensor.datatype} has {expected}"
-        raise InputError(tensor.name, text)
-    return _from_binary(tensor, dtype, expected, shared(place))
-
-
-def _from_binary(tensor: _Input, dtype: np.dtype[Any], size: Any, rest: memoryview) -> np.ndarray:
-    count = math.prod(tensor.shape)
-    if type(size) is not int or size != count * dtype.itemsize:
-        expected = count * dtype.itemsize
-        raise InputError(tensor.name, f"binary_data_size is {size!r}, {tensor.shape} {tensor.datatype} has {expected}")
-    if tensor.data:
-        raise InputError(tensor.name, "has both data and binary_data_size")
-    if size > len(rest):
-        raise InputError(tensor.name, f"needs {size} bytes of binary data, {len(rest)} are left in the body")
-    if dtype.kind == "b" and size and np.frombuffer(rest, np.uint8, count).max() > 1:
-        raise InputError(tensor.name, "a BOOL is a byte of 0 or 1")
-    array = np.frombuffer(rest, dtype, count).reshape(tensor.shape)
+def _from_binary(part: Part, rest: memoryview) -> np.ndarray:
+    if part.size_bytes > len(rest):
+        raise InputError(part.name, f"needs {part.size_bytes} bytes of binary data, {len(rest)} are left in the body")
+    count = part.size_bytes // part.dtype.itemsize
+    if part.dtype.kind == "b" and count and np.frombuffer(rest, np.uint8, count).max() > 1:
+        raise InputError(part.name, "a BOOL is a byte of 0 or 1")
+    array = np.frombuffer(rest, part.dtype, count).reshape(part.shape)
     # Kernels may use aligned loads; the first tensor always is (see http.Body), a later one after an odd size is not.
     return array if array.flags.aligned else array.copy()
 
 
-def _from_json(tensor: _Input, dtype: np.dtype[Any]) -> np.ndarray:
-    raw = bytes(tensor.data)
-    if not raw:
-        raise InputError(tensor.name, "has neither data nor binary_data_size")
-    count = math.prod(tensor.shape)
+def _from_json(part: Part, raw: bytes) -> np.ndarray:
+    count = math.prod(part.shape)
     # Flat or nested, a list of n values has n - 1 commas: known before the values become objects.
     if raw.count(b",") + 1 != count:
-        raise InputError(tensor.name, f"has {raw.count(b',') + 1} values, shape {tensor.shape} needs {count}")
-    depth = len(tensor.shape) if _NESTED.match(raw) else 1
-    item: Any = {"b": bool, "f": float}.get(dtype.kind, int)
+        raise InputError(part.name, f"has {raw.count(b',') + 1} values, shape {list(part.shape)} needs {count}")
+    depth = len(part.shape) if _NESTED.match(raw) else 1
+    item: Any = {"b": bool, "f": float}.get(part.dtype.kind, int)
     kind = reduce(lambda inner, _: list[inner], range(depth), item)  # type: ignore[valid-type]
     try:
-        array = _exact(msgspec.json.decode(raw, type=kind), dtype)
+        array = _exact(msgspec.json.decode(raw, type=kind), part.dtype)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, ValueError) as e:
-        raise InputError(tensor.name, f"data does not hold {tensor.datatype} values: {e}") from e
-    if depth > 1 and list(array.shape) != tensor.shape:
-        raise InputError(tensor.name, f"data is nested as {list(array.shape)}, shape says {tensor.shape}")
+        raise InputError(part.name, f"data does not hold {DATATYPES[part.dtype.name]} values: {e}") from e
+    if depth > 1 and array.shape != part.shape:
+        raise InputError(part.name, f"data is nested as {list(array.shape)}, shape says {list(part.shape)}")
     if array.size != count:
-        raise InputError(tensor.name, f"data is empty, shape {tensor.shape} needs {count} values")
-    return array.reshape(tensor.shape)
+        raise InputError(part.name, f"data is empty, shape {list(part.shape)} needs {count} values")
+    return array.reshape(part.shape)
 
 
 def _exact(values: list[Any], dtype: np.dtype[Any]) -> np.ndarray:
@@ -213,21 +134,6 @@ def _exact(values: list[Any], dtype: np.dtype[Any]) -> np.ndarray:
     if dtype.kind == "f" and not np.isfinite(array).all():  # JSON has no infinity, so a cast made it
         raise OverflowError(f"outside ±{np.finfo(dtype).max}")
     return array
-
-
-def _wanted(output: _Output, default: bool, signature: Signature) -> tuple[str, bool]:
-    if all(output.name != spec.name for spec in signature.outputs):
-        known = ", ".join(spec.name for spec in signature.outputs)
-        raise RequestError(400, f"output {output.name}: no such output; the model has {known}")
-    if output.parameters.get("classification"):
-        raise RequestError(400, f"output {output.name}: parameter classification is not supported here")
-    return output.name, asked.flag({"binary_data": default} | output.parameters, "binary_data")
-
-
-def _place(output: _Output, shared: Shared | None) -> Place:
-    if shared is None:
-        raise RequestError(400, f"output {output.name}: shared memory is off; take the data in the response")
-    return place_in(output.parameters)
 
 
 def encode_response(

@@ -19,9 +19,10 @@ from edgekit.serve.exchange import Reply, Request, Response, error_response
 from edgekit.serve.http import HttpServer
 from edgekit.serve.job import Answer, Job, Outcome
 from edgekit.serve.lane import Lane
+from edgekit.serve.layout import DATATYPES
 from edgekit.serve.pace import Refused
 from edgekit.serve.parameters import Place
-from edgekit.serve.protocol import DATATYPES, InferenceRequest, Shared, decode_request, encode_response
+from edgekit.serve.protocol import InferenceRequest, Shared, decode_request, encode_response
 from edgekit.serve.shared import SharedMemory
 from edgekit.serve.upkeep import Upkeep
 
@@ -137,7 +138,7 @@ class Routes:
             raise
         try:
             json_bytes = request.int_header(b"inference-header-content-length")
-            query = decode_request(request.body, json_bytes, lane.signature, self._reader(request))
+            query = decode_request(request.body, json_bytes, lane.layouts, self._reader(request))
         except (RequestError, InputError):
             lane.refuse(errors=1)
             raise
