@@ -6,16 +6,21 @@ import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from edgekit.collect.collector import Collector
+from edgekit.config import MqttConfig
 from edgekit.fleet import Presence
+from edgekit.sim.device import Behaviour
+from edgekit.sim.fleet import SimFleet
 from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
 from tests.loss import BOUND_S, GRAIN_S, Field
-from tests.network import until
+from tests.network import QUICK, Proxy, until
 
 pytestmark = [
     pytest.mark.broker,
@@ -87,3 +92,26 @@ def test_connections_reset_all_the_time_lose_and_double_nothing(field: Field) ->
         dice.choice((field.device_net, field.collector_net)).reset()
         time.sleep(dice.uniform(0.02, 0.2))
     field.assert_nothing_lost()
+
+
+def test_simulated_devices_notice_a_half_open_connection_and_lose_nothing(broker: Broker, tmp_path: Path) -> None:
+    proxy = Proxy(broker.port)
+    listens = MqttConfig(host="127.0.0.1", port=broker.port)
+    collector = Collector(listens, tmp_path / "h.db", commit_s=0.05, back_off=QUICK)
+    thread = threading.Thread(target=collector.run, daemon=True)
+    thread.start()
+    assert until(lambda: collector.state == "connected")
+    config = MqttConfig(host="127.0.0.1", port=proxy.port, keepalive_s=2)
+    fleet = SimFleet(config, Behaviour(window_s=0.1, history_per_s=500.0), devices=3)
+    cut = threading.Timer(0.5, proxy.cut)
+    heal = threading.Timer(3.5, proxy.heal)
+    for timer in (cut, heal):
+        timer.start()
+    tally = fleet.run(3.6, drain_s=20.0)
+    assert "no answer for 3 s" in fleet.problem
+    assert (tally.waiting, tally.lost) == (0, 0)
+    assert tally.connections >= 6
+    assert until(lambda: collector.view()[2]["windows"] == sum(sum(made.values()) for made in tally.made.values()))
+    collector.stop()
+    thread.join()
+    proxy.close()

@@ -115,6 +115,17 @@ def test_a_silent_stream_stays_connected_by_its_pings(config: MqttConfig) -> Non
 
 @pytest.mark.broker
 @needs_mosquitto
+def test_what_came_while_the_reader_was_busy_is_a_sign_of_life(config: MqttConfig) -> None:
+    stream = Stream(config, "busy", [("edgekit/v1/+/+/ack", 0)])
+    stream.publish("edgekit/v1/a/b/ack", b"to myself")
+    stream.flush()
+    time.sleep(1.45)  # a disk that took its time; longer than a broker may be silent
+    assert [m.payload for m in stream.receive(0.5)] == [b"to myself"]
+    stream.close()
+
+
+@pytest.mark.broker
+@needs_mosquitto
 def test_a_wrong_password_is_said(config: MqttConfig, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("wrong")
     with pytest.raises(BrokerError, match="not authorized"):
