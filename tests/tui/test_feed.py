@@ -10,7 +10,8 @@ import pytest
 
 from edgekit.errors import ConfigError
 from edgekit.telemetry.messages import Received, State, topic
-from edgekit_tui.feed import Feed, Folder, View
+from edgekit_tui.feed import Folder, View
+from edgekit_tui.worker import Feed
 from tests.tui import simulated
 from tests.tui.simulated import NOW_S, Feeder, lived
 

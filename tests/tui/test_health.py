@@ -14,8 +14,9 @@ from edgekit.telemetry.messages import Histogram
 from edgekit_tui import models
 from edgekit_tui.distribution import axis_of, distribution, rebin
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs, width_of
-from edgekit_tui.health import offender_lines, offenders, versions
-from edgekit_tui.rows import percentile
+from edgekit_tui.health import Blame, offender_lines, versions
+from edgekit_tui.rows import Row, percentile
+from edgekit_tui.totals import cells_of
 from tests.tui.simulated import DEAD, NOW_S, SILENT, STANDARD, THROTTLED, lived_view
 
 VIEW = lived_view()
@@ -30,8 +31,12 @@ def histogram(values: object) -> Histogram:
     return made
 
 
+def kind_of(row: Row) -> str:
+    return models.kind_of(cells_of([row])[0])
+
+
 def test_the_dead_come_before_the_silent_and_those_before_the_slow() -> None:
-    found = offenders(VIEW.rows, NOW_S, UNICODE)
+    found = Blame().offenders(VIEW.rows, NOW_S, UNICODE)
     assert [one.row.device for one in found] == [DEAD, SILENT, THROTTLED]
     assert "connection lost" in found[0].why
     assert "limit 96.0, throttled" in found[2].why
@@ -46,30 +51,30 @@ def test_the_dead_come_before_the_silent_and_those_before_the_slow() -> None:
     ],
 )  # fmt: skip
 def test_each_fault_is_named(change: dict[str, object], says: str) -> None:
-    assert offenders([HEALTHY], NOW_S, UNICODE) == []
-    found = offenders([replace(HEALTHY, **change)], NOW_S, UNICODE)  # type: ignore[arg-type]
+    assert Blame().offenders([HEALTHY], NOW_S, UNICODE) == []
+    found = Blame().offenders([replace(HEALTHY, **change)], NOW_S, UNICODE)  # type: ignore[arg-type]
     assert [says in one.why for one in found] == [True]
 
 
 def test_a_device_that_is_gone_counts_once_for_all_its_models() -> None:
     gone = [replace(row, state="offline") for row in VIEW.rows if row.device == "gate-north"]
     assert len(gone) == 2
-    assert len(offenders(gone, NOW_S, UNICODE)) == 1
+    assert len(Blame().offenders(gone, NOW_S, UNICODE)) == 1
 
 
 @pytest.mark.parametrize("width", [20, 60, 120])
 @pytest.mark.parametrize("glyphs", [ASCII, UNICODE])
 def test_lists_keep_to_their_width(width: int, glyphs: Glyphs) -> None:
-    header, items = offender_lines(offenders(VIEW.rows, NOW_S, glyphs), width, glyphs)
-    found = models.groups(VIEW.rows, lambda row: row.model)
+    header, items = offender_lines(Blame().offenders(VIEW.rows, NOW_S, glyphs), width, glyphs)
+    found = models.groups(VIEW.totals.cells, lambda cell: cell.model)
     table_header, table_items = models.table("model", found, width, glyphs)
     lines = [header, table_header, *(line for _, line in (*items, *table_items))]
-    lines += versions(VIEW.fleet, VIEW.rows, width, 12, glyphs)
+    lines += versions(VIEW.totals, width, 12, glyphs)
     assert max(map(width_of, lines)) <= width
 
 
 def test_versions_count_live_devices() -> None:
-    text = "\n".join("".join(text for text, _ in line) for line in versions(VIEW.fleet, VIEW.rows, 60, 40, UNICODE))
+    text = "\n".join("".join(text for text, _ in line) for line in versions(VIEW.totals, 60, 40, UNICODE))
     assert "edgekit 0.1.0" in text
     assert "   10 " in next(line for line in text.splitlines() if "edgekit 0.1.0" in line), "two of twelve are gone"
 
@@ -77,28 +82,28 @@ def test_versions_count_live_devices() -> None:
 def test_a_group_has_the_percentile_of_all_its_samples() -> None:
     a, b = histogram(np.full(900, 10.0)), histogram(np.full(100, 100.0))
     rows = [replace(HEALTHY, latency=a), replace(HEALTHY, device="b", latency=b)]
-    one = models.group("both", rows)
+    one = models.group("both", cells_of(rows))
     assert one.samples == 1000
     assert one.p50_ms == pytest.approx(10, rel=0.05)
     assert one.p99_ms == pytest.approx(100, rel=0.05), "an average of percentiles would be 55"
-    assert models.group("gone", [replace(rows[0], state="offline")]).p50_ms is None
+    assert models.group("gone", cells_of([replace(rows[0], state="offline")])).p50_ms is None
 
 
 def test_standard_and_flash_are_compared_on_the_same_board() -> None:
     rows = [row for row in VIEW.rows if row.model == "ocr-detector"]
-    lines = ["".join(text for text, _ in line) for line in models.side_by_side(rows, 110, UNICODE)]
+    lines = ["".join(text for text, _ in line) for line in models.side_by_side(cells_of(rows), 110, UNICODE)]
     orin = next(line for line in lines if "Orin Nano" in line)
     assert "1.4x faster" in orin
     assert "no comparison" in next(line for line in lines if "Pi 5" in line)
     assert lines[-1].split() == ["geometric", "mean", "of", "1", "board", "that", "run", "both", "1.4x", "faster"]
-    kinds = {row.device: models.kind_of(row) for row in rows}
+    kinds = {row.device: kind_of(row) for row in rows}
     assert {device for device, kind in kinds.items() if kind == models.STANDARD} == set(STANDARD)
-    slower = [replace(row, latency=histogram([90.0] * 700)) if models.kind_of(row) == "flash" else row for row in rows]
-    assert any("slower" in line[-1][0] for line in models.side_by_side(slower, 110, UNICODE))
+    slower = [replace(row, latency=histogram([90.0] * 700)) if kind_of(row) == "flash" else row for row in rows]
+    assert any("slower" in line[-1][0] for line in models.side_by_side(cells_of(slower), 110, UNICODE))
 
 
 def test_a_model_that_has_no_precision_is_neither() -> None:
-    assert models.kind_of(replace(HEALTHY, precision="")) == ""
+    assert kind_of(replace(HEALTHY, precision="")) == ""
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.integers(12, 200))

@@ -9,7 +9,8 @@ from edgekit.fleet import HISTORY_WINDOWS, Fleet, fold
 from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
 from edgekit.telemetry.messages import LaneMetrics, Metrics, State
 from edgekit_tui.feed import one_window_each
-from edgekit_tui.rows import Book, book_of, totals_of
+from edgekit_tui.rows import Book, book_of
+from edgekit_tui.totals import Summary
 from edgekit_tui.traces import Trace, follow
 from tests.tui import simulated
 from tests.tui.simulated import FLEET, NOW_S, lived_view
@@ -72,7 +73,7 @@ def test_a_device_known_by_its_status_alone_still_has_a_row() -> None:
     fleet = fold(Fleet(), [simulated.status("lab", "new", State.ONLINE, NOW_S)], now_s=NOW_S)
     (row,) = book_of(fleet, {})["lab", "new"].rows
     assert (row.device, row.model, row.p99_ms, row.state) == ("new", "", None, "online")
-    assert totals_of(fleet, [row]).devices == 1
+    assert Summary().totals(fleet, [row]).devices == 1
 
 
 def test_a_trace_merges_exactly_and_holds_each_window_once() -> None:

@@ -16,7 +16,8 @@ from edgekit.fleet import Fleet
 from edgekit.strict import read_toml
 from edgekit_tui import draw
 from edgekit_tui.draw import UNICODE
-from edgekit_tui.query import Query, parse_query
+from edgekit_tui.kept import Kept
+from edgekit_tui.query import parse_query
 from edgekit_tui.rows import Row
 
 AlertId = tuple[str, str, str, str, float]
@@ -114,6 +115,7 @@ class Alarm:
         self._known: dict[tuple[str, str, str, str], Alert] = {}
         self._acknowledged: set[AlertId] = set()
         self._events_seen_s = 0.0
+        self._broken: Kept[Row, tuple[Row, Sequence[tuple[Rule, str]]]] = Kept(self._judged)
 
     def acknowledge(self, alert: Alert) -> None:
         """Somebody knows; it goes away when it has ended."""
@@ -137,18 +139,22 @@ class Alarm:
 
     def _by_rows(self, rows: Iterable[Row], now_s: float) -> Mapping[tuple[str, str, str, str], Alert]:
         found: dict[tuple[str, str, str, str], Alert] = {}
-        rules = [(rule, self._queries[rule.name]) for rule in self.rules.rule if rule.when != "selection"]
-        for row in rows:
-            for rule, query in rules:
-                text = _broken(rule, query, row, now_s)
-                if text is not None:
-                    # a device that is gone, or hot, or drops is so once, whatever it serves
-                    model = row.model if rule.when == "p99" else ""
-                    key = (rule.name, row.site, row.device, model)
-                    found[key] = Alert(
-                        rule=rule.name, site=row.site, device=row.device, model=model, since_s=now_s, text=text
-                    )
+        for row, broken in self._broken.of(rows):
+            for rule, text in broken:
+                if not self._queries[rule.name].matches(row, now_s):
+                    continue
+                # a device that is gone, or hot, or drops is so once, whatever it serves
+                model = row.model if rule.when == "p99" else ""
+                key = (rule.name, row.site, row.device, model)
+                found[key] = Alert(
+                    rule=rule.name, site=row.site, device=row.device, model=model, since_s=now_s, text=text
+                )
         return found
+
+    def _judged(self, row: Row) -> tuple[Row, Sequence[tuple[Rule, str]]]:
+        """The rules that a row breaks, whatever their filters say."""
+        why = ((rule, _why(rule, row)) for rule in self.rules.rule if rule.when != "selection")
+        return row, [(rule, text) for rule, text in why if text is not None]
 
     def _by_events(self, fleet: Fleet) -> Mapping[tuple[str, str, str, str], Alert]:
         """A selection that changes is over at once: it stays until somebody knows."""
@@ -179,12 +185,6 @@ class Bell:
         if before is None or is_quiet(self._rules, now_s):
             return False
         return any(alert.rule in self._loud and alert.id not in before for alert in alerts)
-
-
-def _broken(rule: Rule, query: Query, row: Row, now_s: float) -> str | None:
-    """What is wrong by this rule; None when it holds."""
-    text = _why(rule, row)
-    return text if text is not None and query.matches(row, now_s) else None
 
 
 def _why(rule: Rule, row: Row) -> str | None:

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
-from textual import on
-from textual.app import App, SystemCommand
+from textual import events, on
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import Input
 
 from edgekit.errors import EdgekitError
@@ -21,26 +22,24 @@ from edgekit_tui.alerts import Alarm, Alert, Bell
 from edgekit_tui.alerts_screen import AlertsScreen
 from edgekit_tui.command import parse_command
 from edgekit_tui.command_screen import CommandScreen
-from edgekit_tui.device_screen import DeviceScreen
+from edgekit_tui.courtesy import Courtesy
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs
 from edgekit_tui.events_screen import EventsScreen
 from edgekit_tui.feed import View
-from edgekit_tui.fleet_screen import FleetScreen
 from edgekit_tui.help_screen import KEYS, HelpScreen
-from edgekit_tui.model_screens import ModelScreen, ModelsScreen
+from edgekit_tui.navigation import Navigator
 from edgekit_tui.news import Failed, Folded
-from edgekit_tui.overview_screen import OverviewScreen
 from edgekit_tui.past import KEEP_S, Timeline
-from edgekit_tui.places import DEVICE, DEVICES, OVERVIEW, TOP, Place, Route, Trail
-from edgekit_tui.rows import RowKey
+from edgekit_tui.places import OVERVIEW, TOP
 from edgekit_tui.theme import THEMES
-from edgekit_tui.view_screen import Back, Chrome, Go, Resumed, ViewScreen
+from edgekit_tui.view_screen import Chrome, Resumed, ViewScreen
 
 TICK_S = 1.0
-SCREENS = (OverviewScreen, FleetScreen, DeviceScreen, ModelsScreen, ModelScreen, EventsScreen, AlertsScreen)
+PUT_OFF_MOST = 8
+"So often a new view waits for a key; with a key held down the fleet still moves on."
 
 
-class Console(App[None]):
+class Console(Navigator):
     """The fleet console. Feed it `Folded` messages; it draws the newest view and nothing else."""
 
     CSS_PATH = "console.tcss"
@@ -80,30 +79,29 @@ class Console(App[None]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`send` is None for a console that only reads; `alarm` makes the views' alerts; `hold` is the Timeline's."""
-        super().__init__()
+        self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
+        super().__init__(self.glyphs)
         self.timeline, self._alarm = Timeline(hold), alarm or Alarm()
         self._bell = Bell(self._alarm.rules)
-        self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self.error: BaseException | None = None
         "Why the worker or a handler failed, if one did."
-        self.trail = Trail()
         self.sender = send
         self.log_scale = False
         self._clock = clock
         self._start, self._opening = start, opening
         self._exit_after_s = exit_after_s
         self._leaving = False
-        self._places = {kind.KIND: kind(self.glyphs) for kind in SCREENS}
+        self.courtesy = Courtesy()
+        "Between this screen and the worker that feeds it."
+        self._late: Timer | None = None
+        self._put_off = 0
         for known in THEMES:
             self.register_theme(known)
         self.theme = theme
 
     def on_mount(self) -> None:
         self.set_class(not self.glyphs.unicode, "-ascii")
-        for kind, screen in self._places.items():
-            self.install_screen(screen, kind)
-        self.push_screen(OVERVIEW)
-        self.go((Place(self._start),) if self._start != OVERVIEW else ())
+        self.enter(self._start)
         self.set_interval(TICK_S, self._tick)
         if self._exit_after_s is not None:
             self.set_timer(self._exit_after_s, self.exit)
@@ -116,7 +114,7 @@ class Console(App[None]):
         if self._leaving:
             self.exit()
         else:
-            self.draw()
+            self._draw_soon()
 
     @on(Folded)
     def _folded(self, message: Folded) -> None:
@@ -133,14 +131,34 @@ class Console(App[None]):
             if self._bell.rings(self.view.alerts, self.view.now_s):
                 self.bell()
         if self.timeline.looking is None:
-            self.draw()
+            self._draw_soon()
         if self._opening is not None and self.open_named(self._opening):
             self._opening = None
+
+    async def on_event(self, event: events.Event) -> None:
+        """What a person does goes before everything else."""
+        if isinstance(event, events.InputEvent) and not isinstance(event, events.MouseMove):
+            self.courtesy.ask()
+        await super().on_event(event)
+
+    def _draw_soon(self) -> None:
+        """Now; or, while a key is being answered, right after that."""
+        left_s = self.courtesy.left_s
+        if not left_s or self._put_off >= PUT_OFF_MOST:
+            self.draw()
+        elif self._late is None:
+            self._put_off += 1
+            self._late = self.set_timer(left_s, self._draw_late)
+
+    def _draw_late(self) -> None:
+        self._late = None
+        self._draw_soon()
 
     @on(Resumed)
     def draw(self) -> None:
         """Have the screen on top, and a dialogue over it, draw the newest view."""
         view, now_s = self.timeline.looking or self.view, self.now_s
+        self._put_off = 0
         alerts = sum(not alert.acknowledged for alert in view.alerts) if view is not None else 0
         chrome = Chrome(
             path=self.trail.here, log_scale=self.log_scale, alerts=alerts, moment=self.timeline.moment(self._clock())
@@ -185,45 +203,6 @@ class Console(App[None]):
     def _acknowledged(self, message: AlertsScreen.Acknowledged) -> None:
         self.acknowledge(message.alerts)
 
-    def go(self, path: Route) -> None:
-        """Show the place at the end of `path`; escape leads back along it."""
-        self.trail.go(path)
-        self._arrive()
-
-    def _arrive(self) -> None:
-        kinds = [OVERVIEW, *(place.kind for place in self.trail.here)]
-        while not isinstance(self.screen, ViewScreen):
-            self.pop_screen()
-        shown = [screen.KIND for screen in self.screen_stack if isinstance(screen, ViewScreen)]
-        same = next((i for i, pair in enumerate(zip(kinds, shown, strict=False)) if pair[0] != pair[1]), None)
-        same = min(len(kinds), len(shown)) if same is None else same
-        for _ in shown[same:]:
-            self.pop_screen()
-        for place in self.trail.here:
-            self._places[place.kind].turn_to(place)
-        for kind in kinds[same:]:
-            self.push_screen(kind)
-        self.draw()
-
-    @on(Go)
-    def _go(self, message: Go) -> None:
-        here = () if message.top else self.trail.here
-        kinds = [place.kind for place in here]
-        kept = here[: kinds.index(message.place.kind)] if message.place.kind in kinds else here
-        self.go((*kept, message.place))
-
-    @on(Back)
-    def _back(self) -> None:
-        if self.trail.here:
-            self.go(self.trail.here[:-1])
-
-    def action_go(self, kind: str) -> None:
-        self.go(() if kind == OVERVIEW else (Place(kind),))
-
-    def action_wander(self, by: int) -> None:
-        if self.trail.step(by) is not None:
-            self._arrive()
-
     def action_scale(self) -> None:
         self.log_scale = not self.log_scale
         self.draw()
@@ -243,44 +222,6 @@ class Console(App[None]):
             requests.run(self, parse_command(text))
         except EdgekitError as e:
             self.notify(str(e), severity="error", markup=False)
-
-    def open_device(self, key: RowKey) -> None:
-        """Show a device, below the devices."""
-        self.go((Place(DEVICES), Place(DEVICE, key)))
-        self._select(key)
-
-    def open_named(self, device: str | None) -> bool:
-        """Show the device of this name, if there is one."""
-        row = next((row for row in self.view.rows if row.device == device), None) if self.view else None
-        if row is not None:
-            self.open_device(row.key)
-        return row is not None
-
-    @property
-    def devices(self) -> FleetScreen:
-        """The screen that lists the devices."""
-        screen = self._places[DEVICES]
-        assert isinstance(screen, FleetScreen)
-        return screen
-
-    @property
-    def base(self) -> ViewScreen:
-        """The screen below any dialogue."""
-        return next(screen for screen in reversed(self.screen_stack) if isinstance(screen, ViewScreen))
-
-    def _select(self, key: RowKey) -> None:
-        if self.devices.is_mounted:
-            self.devices.select(key)
-
-    @on(DeviceScreen.Neighbour)
-    def _neighbour(self, message: DeviceScreen.Neighbour) -> None:
-        rows = self.devices.shown or (self.view.rows if self.view else ())
-        keys = [row.key for row in rows]
-        if message.key in keys and isinstance(self.screen, DeviceScreen):
-            key = keys[(keys.index(message.key) + message.step) % len(keys)]
-            self.trail.replace((*self.trail.here[:-1], Place(DEVICE, key)))
-            self._arrive()
-            self._select(key)
 
     def _handle_exception(self, error: Exception) -> None:
         """An error in a handler ends the console; Textual would print its traceback, here main.py tells it."""

@@ -61,8 +61,8 @@ def columns() -> tuple[Column, ...]:
                priority=5, right=True, numeric=True),
         Column(id="p99", title="p99", key="9", sort=lambda row: row.p99_ms, draw=_p99, least=7, most=7,
                priority=2, right=True, numeric=True),
-        Column(id="trend", title="trend", key="t", sort=_trend_of, draw=_trend, least=8, most=72, priority=6,
-               numeric=True),
+        Column(id="trend", title="trend", key="t", sort=lambda row: row.trend_ratio, draw=_trend, least=8, most=72,
+               priority=6, numeric=True),
         Column(id="qps", title="req/s", key="r", sort=lambda row: row.qps, draw=_qps, least=5, most=5, priority=5,
                right=True, numeric=True),
         Column(id="fail", title="fail", key="f", sort=lambda row: row.failed_ratio, draw=_fail, least=5, most=5,
@@ -150,7 +150,7 @@ def _named(
 
 def _state(row: Row, _width: int, pen: Pen) -> Line:
     ink = draw.state_ink(row.state)
-    return ((draw.state_glyph(row.state, pen.glyphs) + " ", ink), (row.state, ink))
+    return ((f"{draw.state_glyph(row.state, pen.glyphs)} {row.state}", ink),)
 
 
 def _p50(row: Row, _width: int, pen: Pen) -> Line:
@@ -158,8 +158,7 @@ def _p50(row: Row, _width: int, pen: Pen) -> Line:
 
 
 def _p99(row: Row, _width: int, pen: Pen) -> Line:
-    over = row.limit_ms is not None and row.p99_ms is not None and row.p99_ms > row.limit_ms
-    if over:
+    if row.is_over:
         return (("!" + draw.ms(row.p99_ms, pen.glyphs), "bad"),)
     return _latency(row.p99_ms, row.sample_count, draw.SUPPORTED_P99, "p99", pen)
 
@@ -173,17 +172,12 @@ def _latency(value: float | None, samples: int, needed: int, ink: str, pen: Pen)
     return ((draw.ms(value, pen.glyphs), ink),)
 
 
-def _trend_of(row: Row) -> float | None:
-    """How much the p99 of the last window stands above the median window."""
-    known = [point.p99_ms for point in row.history if point.p99_ms is not None]
-    middle = sorted(known)[len(known) // 2] if known else 0.0
-    return known[-1] / middle if middle > 0 else None
-
-
 def _trend(row: Row, width: int, pen: Pen) -> Line:
-    over = row.limit_ms is not None and row.p99_ms is not None and row.p99_ms > row.limit_ms
     return (
-        (draw.spark([point.p99_ms for point in row.history[-width:]], width, pen.glyphs), "bad" if over else "spark"),
+        (
+            draw.spark([point.p99_ms for point in row.history[-width:]], width, pen.glyphs),
+            "bad" if row.is_over else "spark",
+        ),
     )
 
 

@@ -1,24 +1,20 @@
-"""From the broker to one frozen view: a worker thread drains the reader, folds, and posts."""
+"""From the broker to one frozen view: what the reader has is folded, summed up and held against the alert rules."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgekit.fleet import Fleet, fold
 from edgekit.telemetry.messages import Received, Reply, decode
 from edgekit_tui.alerts import Alarm, Alert
-from edgekit_tui.rows import Book, Row, Totals, book_of, percentile, totals_of, window_latency
+from edgekit_tui.rows import Book, Row, book_of, percentile
+from edgekit_tui.totals import Summary, Totals
 
 PERIOD_S = 0.1
 "At most this often a view is posted."
-REST, LONGEST_PERIOD_S = 4.0, 1.0
-"A step that took t is followed by a rest of four t: a large fleet costs this thread a fifth of a core at most."
 AGING_PERIOD_S = 1.0
 "How often silent devices are looked at: they become late by the mere passing of time."
 TREND_PERIOD_S = 2.0
@@ -102,9 +98,10 @@ class Folder:
         self._alerts: tuple[Alert, ...] = ()
         self._view: View | None = None
         self._aged_s = 0.0
+        self._summary = Summary()
 
-    def step(self, now_s: float) -> View | None:
-        """A new view, or None when nothing has changed that a screen shows."""
+    def step(self, now_s: float, *, give_way: Callable[[], object] = lambda: None) -> View | None:
+        """A new view, or None when nothing has changed that a screen shows. `give_way` is called again and again."""
         messages = self._source.drain()
         link = self._link_now(now_s)
         aged = now_s - self._aged_s >= AGING_PERIOD_S
@@ -113,16 +110,19 @@ class Folder:
         changed = link != self._link or self._view is None
         self._link = link
         if messages or aged:
-            changed |= self._fold(messages, now_s)
+            changed |= self._fold(messages, now_s, give_way)
         if not changed:
             return None
         if len(self._order) != len(self._book) or self._book.keys() != set(self._order):
             self._order = sorted(self._book)
         rows = tuple(row for key in self._order for row in self._book[key].rows)
-        totals = totals_of(self._fleet, rows)
+        give_way()
+        totals = self._summary.totals(self._fleet, rows)
+        give_way()
         self._extend_trend(totals, now_s, fresh=bool(messages))
         # the silence of a broken link is not that of the devices, nor is the moment after it
         if (link.connected and now_s - link.since_s > SETTLE_S) or self._view is None:
+            give_way()
             self._alerts = self.alarm.step(rows, self._fleet, now_s)
         self._view = View(
             fleet=self._fleet, rows=rows, totals=totals, trend=self._trend, link=link, now_s=now_s,
@@ -130,12 +130,13 @@ class Folder:
         )  # fmt: skip
         return self._view
 
-    def _fold(self, messages: Sequence[Received], now_s: float) -> bool:
+    def _fold(self, messages: Sequence[Received], now_s: float, give_way: Callable[[], object]) -> bool:
         self._aged_s = now_s
         self._hear(messages)
         before, book_before = self._fleet, self._book
         for part in one_window_each(messages) or [[]]:
-            self._fleet = fold(self._fleet, part, now_s=now_s)
+            self._fleet = fold(self._fleet, _politely(part, give_way), now_s=now_s)
+            give_way()
             self._book = book_of(self._fleet, self._book)
         return (
             self._fleet.events != before.events
@@ -171,7 +172,7 @@ class Folder:
     def _extend_trend(self, totals: Totals, now_s: float, *, fresh: bool) -> None:
         if not fresh or (self._trend and now_s - self._trend[-1].at_s < TREND_PERIOD_S):
             return
-        latency = window_latency(self._fleet)
+        latency = self._summary.window(self._fleet)
         if latency is not None:
             point = TrendPoint(
                 at_s=now_s, p50_ms=percentile(latency, 0.50), p99_ms=percentile(latency, 0.99), qps=totals.qps
@@ -194,46 +195,8 @@ def one_window_each(messages: Sequence[Received]) -> list[list[Received]]:
     return parts
 
 
-class Feed:
-    """The worker thread around a Folder. A failure inside it reaches `failed` instead of dying unseen."""
-
-    def __init__(
-        self,
-        source: Source,
-        folder: Folder,
-        *,
-        post: Callable[[View], object],
-        failed: Callable[[BaseException], object],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._clock = clock
-        self._source, self._folder, self._post, self._failed = source, folder, post, failed
-        self._stopping = threading.Event()
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="edgekit-feed")
-
-    def start(self) -> None:
-        """Connect and begin to post views."""
-        self._worker.submit(self._run).add_done_callback(self._ended)
-
-    def stop(self) -> None:
-        """Disconnect; returns when the thread has ended."""
-        self._stopping.set()
-        self._worker.shutdown(wait=True)
-
-    def _run(self) -> None:
-        self._source.start()
-        try:
-            pause_s = PERIOD_S
-            while not self._stopping.wait(pause_s):
-                began_s = time.monotonic()
-                if (view := self._folder.step(self._clock())) is not None:
-                    self._post(view)
-                took_s = time.monotonic() - began_s
-                pause_s = min(max(PERIOD_S - took_s, REST * took_s), LONGEST_PERIOD_S)
-        finally:
-            self._source.stop()
-
-    def _ended(self, run: Future[None]) -> None:
-        error = run.exception()
-        if error is not None and not self._stopping.is_set():
-            self._failed(error)
+def _politely(messages: Sequence[Received], give_way: Callable[[], object]) -> Iterator[Received]:
+    """The messages one by one, each after a look whether somebody waits."""
+    for message in messages:
+        give_way()
+        yield message

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgekit.fleet import Fleet
 from edgekit_tui import draw
 from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.ink import clip
-from edgekit_tui.rows import LIVE, Row, RowKey
+from edgekit_tui.kept import Kept
+from edgekit_tui.rows import Row, RowKey
+from edgekit_tui.totals import Totals
 
 FULL_RATIO, FAILING_RATIO = 0.92, 0.05
 
@@ -26,46 +27,74 @@ class Offender:
     ink: str
 
 
-def offenders(rows: Iterable[Row], now_s: float, glyphs: Glyphs, *, most: int = 200) -> list[Offender]:
-    """The rows that something is wrong with, worst first; a device that is gone counts once."""
-    found: list[Offender] = []
-    gone: set[tuple[str, str]] = set()
-    for row in rows:
-        if row.state in ("offline", "stale"):
-            if (row.site, row.device) in gone:
+class Blame:
+    """Finds the worst of one view after the other; rows that did not change are not judged again."""
+
+    def __init__(self) -> None:
+        self._weights: Kept[Row, float] = Kept(weight)
+
+    def offenders(self, rows: Sequence[Row], now_s: float, glyphs: Glyphs, *, most: int = 200) -> list[Offender]:
+        """The `most` rows that something is wrong with, worst first; a device that is gone counts once."""
+        return [_told(row, bad, now_s, glyphs) for row, bad in self._found(rows)[:most]]
+
+    def _found(self, rows: Sequence[Row]) -> list[tuple[Row, float]]:
+        found: list[tuple[Row, float]] = []
+        gone: set[tuple[str, str]] = set()
+        for row, bad in zip(rows, self._weights.of(rows), strict=True):
+            if not bad:
                 continue
-            gone.add((row.site, row.device))
-        one = _offence(row, now_s, glyphs)
-        if one is not None:
-            found.append(one)
-    found.sort(key=lambda one: (-one.weight, one.row.key))
-    return found[:most]
+            if bad >= STALE:
+                if (row.site, row.device) in gone:
+                    continue
+                gone.add((row.site, row.device))
+            found.append((row, bad))
+        found.sort(key=lambda pair: (-pair[1], pair[0].key))
+        return found
 
 
-def _offence(row: Row, now_s: float, glyphs: Glyphs) -> Offender | None:
-    """The worst that is wrong with a row; None for a healthy one."""
-    over = row.p99_ms / row.limit_ms if row.p99_ms is not None and row.limit_ms else 0.0
+OFFLINE, STALE, SLOW, FAILING, HOT, DROPS, FULL, OTHER = 100.0, 90.0, 50.0, 40.0, 30.0, 25.0, 20.0, 10.0
+"What weighs more comes first; how far over its limit a slow model is adds up to 30."
+
+
+def weight(row: Row) -> float:
+    """The worst that is wrong with a row; 0 for a healthy one."""
     if row.state == "offline":
-        silent = f" for {draw.age(now_s - row.last_seen_s)}" if row.last_seen_s else ""
-        return Offender(row, 100.0, f"offline{silent}{': ' if row.reason else ''}{row.reason}", "bad")
+        return OFFLINE
     if row.state == "stale":
-        return Offender(row, 90.0, f"silent for {draw.age(now_s - row.last_seen_s)}", "bad")
-    if over > 1:
+        return STALE
+    if row.is_over:
+        return SLOW + min((row.p99_ms or 0.0) / row.limit_ms if row.limit_ms else 30.0, 30.0)
+    if (row.failed_ratio or 0.0) >= FAILING_RATIO:
+        return FAILING
+    if row.throttled:
+        return HOT
+    if row.dropped:
+        return DROPS
+    if (row.memory_ratio or 0.0) >= FULL_RATIO:
+        return FULL
+    return OTHER if row.state != "online" else 0.0
+
+
+def _told(row: Row, bad: float, now_s: float, glyphs: Glyphs) -> Offender:
+    """The fault in words."""
+    if bad == OFFLINE:
+        silent = f" for {draw.age(now_s - row.last_seen_s)}" if row.last_seen_s else ""
+        return Offender(row, bad, f"offline{silent}{': ' if row.reason else ''}{row.reason}", "bad")
+    if bad == STALE:
+        return Offender(row, bad, f"silent for {draw.age(now_s - row.last_seen_s)}", "bad")
+    if bad >= SLOW:
         hot = ", throttled" if row.throttled else ""
         p99, limit = draw.ms(row.p99_ms, glyphs), draw.ms(row.limit_ms, glyphs)
-        return Offender(row, 50.0 + min(over, 30.0), f"p99 {p99} ms, limit {limit}{hot}", "bad")
-    if (row.failed_ratio or 0.0) >= FAILING_RATIO:
-        return Offender(row, 40.0, f"{(row.failed_ratio or 0) * 100:.0f}% of requests fail", "bad")
-    if row.throttled:
-        heat = f" at {row.temperature_c:.0f} degrees" if row.temperature_c is not None else ""
-        return Offender(row, 30.0, f"throttled{heat}", "warn")
-    if row.dropped:
-        return Offender(row, 25.0, f"{draw.count(row.dropped)} messages dropped", "warn")
-    if (row.memory_ratio or 0.0) >= FULL_RATIO:
-        return Offender(row, 20.0, f"memory {(row.memory_ratio or 0) * 100:.0f}% used", "warn")
-    if row.state != "online":
-        return Offender(row, 10.0, row.state, "warn")
-    return None
+        return Offender(row, bad, f"p99 {p99} ms, limit {limit}{hot}", "bad")
+    if bad == FAILING:
+        return Offender(row, bad, f"{(row.failed_ratio or 0) * 100:.0f}% of requests fail", "bad")
+    heat = f" at {row.temperature_c:.0f} degrees" if row.temperature_c is not None else ""
+    words = {
+        HOT: f"throttled{heat}",
+        DROPS: f"{draw.count(row.dropped)} messages dropped",
+        FULL: f"memory {(row.memory_ratio or 0) * 100:.0f}% used",
+    }
+    return Offender(row, bad, words.get(bad, row.state), "warn")
 
 
 def offender_lines(found: Sequence[Offender], width: int, glyphs: Glyphs) -> tuple[Line, list[tuple[RowKey, Line]]]:
@@ -86,16 +115,14 @@ def offender_lines(found: Sequence[Offender], width: int, glyphs: Glyphs) -> tup
     return ((header[:width], "head"),), items
 
 
-def versions(fleet: Fleet, rows: Sequence[Row], width: int, height: int, glyphs: Glyphs) -> Lines:
-    """Artifacts, boards and software in the field: how many devices have each, as bars."""
-    live = [device for device in fleet.devices.values() if device.presence in LIVE and device.birth]
-    artifacts = Counter(row.artifact for row in rows if row.artifact and row.state not in ("offline", "stale"))
-    software: Counter[str] = Counter()
-    for device in live:
-        assert device.birth is not None
-        software.update(f"{name} {version}" for name, version in device.birth.versions.items())
-    boards = Counter(device.birth.board for device in live if device.birth)
-    parts = (("artifacts", artifacts), ("boards", boards), ("software", software))
+def versions(totals: Totals, width: int, height: int, glyphs: Glyphs) -> Lines:
+    """Artifacts, boards and software in the field: how many live devices have each, as bars."""
+    parts = [
+        (title, Counter(counted))
+        for title, counted in (
+            ("artifacts", totals.artifacts), ("boards", totals.boards), ("software", totals.software)
+        )
+    ]  # fmt: skip
     shown = _rooms([len(counted) for _, counted in parts], height - len(parts) if height else 15)
     lines: list[Line] = []
     for (title, counted), room in zip(parts, shown, strict=True):

@@ -31,25 +31,44 @@ class Inked(Widget):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._inks: dict[str, Style] = {}
+        self._looks: dict[tuple[str, bool], Style] = {}
+        self._base: Style | None = None
         self._theme = ""
 
     def ink(self, name: str) -> Style:
         """The style of an ink under the current theme."""
-        if self._theme != self.app.theme:
-            self._inks.clear()
-            self._theme = self.app.theme
         if name not in self._inks:
             self._inks[name] = self.screen.get_component_rich_style(f"ink--{name}", partial=True)
         return self._inks[name]
 
-    def notify_style_update(self) -> None:
+    def _forget(self) -> None:
         self._inks.clear()
+        self._looks.clear()
+        self._base = None
+
+    def base(self, lit: bool = False) -> Style:
+        """What lies under the text; `lit`: under the cursor."""
+        if self._theme != self.app.theme:
+            self._forget()
+            self._theme = self.app.theme
+        if self._base is None:
+            self._base = self.rich_style
+        return self._base + Style(bgcolor=self.ink("cursor").bgcolor) if lit else self._base
+
+    def notify_style_update(self) -> None:
+        self._forget()
         super().notify_style_update()
 
-    def strip(self, line: Line, width: int, base: Style) -> Strip:
-        """A line of exactly `width` cells on `base`."""
-        segments = [Segment(text, base + self.ink(ink)) for text, ink in line if text]
-        return Strip(segments).adjust_cell_length(width, base)
+    def strip(self, line: Line, width: int, *, lit: bool = False, cells: int | None = None) -> Strip:
+        """A line of exactly `width` cells. Args: lit: it is under the cursor. cells: the line's width, where known."""
+        base, segments = self.base(lit), []
+        for text, ink in line:
+            if text:
+                look = self._looks.get((ink, lit))
+                if look is None:
+                    look = self._looks[ink, lit] = base + self.ink(ink) + Style(bgcolor=base.bgcolor)
+                segments.append(Segment(text, look))
+        return Strip(segments, cells).adjust_cell_length(width, base)
 
 
 class Panel(Inked):
@@ -91,7 +110,7 @@ class Panel(Inked):
 
     def render_line(self, y: int) -> Strip:
         line = self._lines[y] if y < len(self._lines) else ()
-        return self.strip(line, self.content_size.width, self.rich_style)
+        return self.strip(line, self.content_size.width)
 
 
 def right_align(left: Line, right: Line, width: int) -> Line:

@@ -161,8 +161,8 @@ def without_terminal(
 
 def watch(args: argparse.Namespace, app: Console, source: Source, folder: Folder, clock: Callable[[], float]) -> int:
     """The live screen, until it is left."""
-    from edgekit_tui.feed import Feed
     from edgekit_tui.news import Failed, Folded
+    from edgekit_tui.worker import Feed
 
     feed = Feed(
         source,
@@ -170,6 +170,7 @@ def watch(args: argparse.Namespace, app: Console, source: Source, folder: Folder
         post=lambda view: app.post_message(Folded(view)),
         failed=lambda error: app.post_message(Failed(error)),
         clock=clock,
+        courtesy=app.courtesy,
     )
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -216,7 +217,7 @@ def mqtt_config(args: argparse.Namespace) -> MqttConfig:
     tls = bool(args.tls or args.ca_file or args.certificate_file)
     return MqttConfig(
         host=args.host,
-        port=args.port or (8883 if tls else 1883),
+        port=args.port if args.port is not None else (8883 if tls else 1883),
         username=args.username,
         password_file=args.password_file,
         ca_file=args.ca_file,

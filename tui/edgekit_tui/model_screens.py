@@ -17,7 +17,6 @@ from edgekit_tui.feed import View
 from edgekit_tui.ink import Panel
 from edgekit_tui.picklist import Items, PickList
 from edgekit_tui.places import DEVICES, MODEL, MODELS
-from edgekit_tui.rows import Row
 from edgekit_tui.view_screen import Go, HealthBar, ViewScreen
 
 
@@ -42,7 +41,7 @@ class ModelsScreen(ViewScreen):
         if view is None:
             return
         self.query_one(HealthBar).show(view, self.glyphs, now_s)
-        found = models.groups(view.rows, lambda row: row.model)
+        found = models.groups(view.totals.cells, lambda cell: cell.model)
         self.query_one("#models").border_title = f"models  {len(found)}"
         self.query_one(PickList).show(lambda width: models.table("model", found, width, self.glyphs))
 
@@ -72,16 +71,16 @@ class ModelScreen(ViewScreen):
         if view is None or not self.place.subject:
             return
         name, glyphs = self.place.subject[0], self.glyphs
-        rows = [row for row in view.rows if row.model == name]
-        kinds = {one.name: one for one in models.groups(rows, models.kind_of)}
+        cells = [cell for cell in view.totals.cells if cell.model == name]
+        kinds = {one.name: one for one in models.groups(cells, models.kind_of)}
         self.panel("versus").border_title = Content(f"{draw.clean(name)}: standard against flash, ms").markup
-        self.panel("versus").show(lambda width, _: models.side_by_side(rows, width, glyphs))
+        self.panel("versus").show(lambda width, _: models.side_by_side(cells, width, glyphs))
         for kind in (models.STANDARD, models.FLASH):
             self.panel(f"kind-{kind}").show(partial(_shape, kinds.get(kind), glyphs, kind))
-        artifacts = models.groups(rows, lambda row: row.artifact)
+        artifacts = models.groups(cells, lambda cell: cell.artifact)
         self.query_one("#artifacts").border_title = "by artifact"
         self.query_one(PickList).show(lambda width: _artifacts(artifacts, width, glyphs))
-        boards = models.groups(rows, lambda row: row.board)
+        boards = models.groups(cells, lambda cell: cell.board)
         self.panel("boards").show(lambda width, _: models.plain("board", boards, width, glyphs))
 
     @on(PickList.Chosen)
@@ -97,19 +96,15 @@ def _shape(one: models.Group | None, glyphs: Glyphs, kind: str, width: int, heig
     """The distribution of one kind of artifact, with what it costs in accuracy."""
     if one is None:
         return ((("no device runs a ", "faint"), (kind, "text"), (" artifact", "faint")),)
-    accuracies = sorted({round(a * 100, 1) for a in map(_accuracy, one.rows) if a is not None})
+    accuracies = sorted({round(ratio * 100, 1) for cell in one.cells for ratio in cell.accuracies})
     accuracy = (
         f"  accuracy {'-'.join(f'{a:g}' for a in (accuracies[0], accuracies[-1])[: len(accuracies)])} %"
         if accuracies
         else ""
     )
     head: Line = (
-        (f"{draw.count(len(one.rows))} devices  p50 ", "faint"), (draw.ms(one.p50_ms, glyphs), "p50"),
+        (f"{draw.count(one.devices)} devices  p50 ", "faint"), (draw.ms(one.p50_ms, glyphs), "p50"),
         ("  p99 ", "faint"), (draw.p99_text(one.p99_ms, one.samples, glyphs), "p99"),
         (f"  n {draw.number(one.samples, glyphs)}{accuracy}", "faint"),
     )  # fmt: skip
     return (head, *distribution(one.latency, width, max(4, height - 1), glyphs))
-
-
-def _accuracy(row: Row) -> float | None:
-    return row.accuracy_ratio

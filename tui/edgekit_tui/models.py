@@ -10,7 +10,8 @@ from edgekit.telemetry.histogram import merge_all
 from edgekit.telemetry.messages import Histogram
 from edgekit_tui import draw
 from edgekit_tui.draw import Glyphs, Line, Lines
-from edgekit_tui.rows import Row, percentile
+from edgekit_tui.rows import percentile
+from edgekit_tui.totals import Cell
 
 FULL_PRECISIONS = ("float32", "fp32", "float", "full")
 STANDARD, FLASH = "standard", "flash"
@@ -20,10 +21,10 @@ WIDTHS = {"devices": 8, "p50": 8, "p99": 8, "n": 7, "req/s": 7, "over": 5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Rows taken together; percentiles come from the merged histogram of all their samples."""
+    """Cells taken together; percentiles come from the merged histogram of all their samples."""
 
     name: str
-    rows: tuple[Row, ...]
+    cells: tuple[Cell, ...]
     latency: Histogram | None
 
     @property
@@ -40,35 +41,39 @@ class Group:
 
     @property
     def qps(self) -> float:
-        return sum(row.qps or 0.0 for row in self.rows)
+        return sum(cell.qps for cell in self.cells)
+
+    @property
+    def devices(self) -> int:
+        """Of one model, which is once on a device."""
+        return sum(cell.rows for cell in self.cells)
 
     @property
     def over(self) -> int:
         """Rows over their limit."""
-        return sum(1 for row in self.rows if row.limit_ms and row.p99_ms is not None and row.p99_ms > row.limit_ms)
+        return sum(cell.over for cell in self.cells)
 
 
-def group(name: str, rows: Iterable[Row]) -> Group:
-    """These rows as one; the samples of devices that are gone are left out."""
-    kept = tuple(rows)
-    live = (row.latency for row in kept if row.latency is not None and row.state not in ("offline", "stale"))
-    return Group(name=name, rows=kept, latency=merge_all(live))
+def group(name: str, cells: Iterable[Cell]) -> Group:
+    """These cells as one."""
+    kept = tuple(cells)
+    return Group(name=name, cells=kept, latency=merge_all(cell.latency for cell in kept if cell.latency is not None))
 
 
-def groups(rows: Iterable[Row], by: Callable[[Row], str]) -> list[Group]:
-    """One group for each value of `by`, by name; rows for which it is empty are left out."""
-    parts: dict[str, list[Row]] = {}
-    for row in rows:
-        if name := by(row):
-            parts.setdefault(name, []).append(row)
+def groups(cells: Iterable[Cell], by: Callable[[Cell], str]) -> list[Group]:
+    """One group for each value of `by`, by name; cells for which it is empty are left out."""
+    parts: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if name := by(cell):
+            parts.setdefault(name, []).append(cell)
     return [group(name, parts[name]) for name in sorted(parts)]
 
 
-def kind_of(row: Row) -> str:
+def kind_of(cell: Cell) -> str:
     """Standard or flash; empty while the precision is not told."""
-    if not row.precision:
+    if not cell.precision:
         return ""
-    return STANDARD if row.precision.lower() in FULL_PRECISIONS else FLASH
+    return STANDARD if cell.precision.lower() in FULL_PRECISIONS else FLASH
 
 
 def table(title: str, found: Sequence[Group], width: int, glyphs: Glyphs) -> tuple[Line, list[tuple[str, Line]]]:
@@ -83,9 +88,8 @@ def table(title: str, found: Sequence[Group], width: int, glyphs: Glyphs) -> tup
 
 
 def _line(one: Group, name: int, columns: dict[str, int], glyphs: Glyphs) -> Line:
-    devices = {(row.site, row.device) for row in one.rows}
     values = {
-        "devices": (draw.count(len(devices)), "text"),
+        "devices": (draw.count(one.devices), "text"),
         "p50": (draw.ms(one.p50_ms, glyphs), "p50"),
         "p99": (draw.p99_text(one.p99_ms, one.samples, glyphs), "p99"),
         "n": (draw.number(one.samples, glyphs), "faint"),
@@ -102,14 +106,14 @@ def plain(title: str, found: Sequence[Group], width: int, glyphs: Glyphs) -> Lin
     return (header, *(line for _, line in items))
 
 
-def side_by_side(rows: Sequence[Row], width: int, glyphs: Glyphs) -> Lines:
+def side_by_side(cells: Sequence[Cell], width: int, glyphs: Glyphs) -> Lines:
     """Standard against Flash on each board, and over all boards that run both: another mix of boards is no gain."""
     name = max(14, width - 56)
     head = f"{draw.fit('board', name, glyphs)}{'standard p50/p99':>20}{'flash p50/p99':>20}{'flash is':>15}"
     lines: list[Line] = [((head[:width], "head"),)]
     gains: list[float] = []
-    for board in groups(rows, lambda row: row.board):
-        kinds = {one.name: one for one in groups(board.rows, kind_of)}
+    for board in groups(cells, lambda cell: cell.board):
+        kinds = {one.name: one for one in groups(board.cells, kind_of)}
         standard, flash = kinds.get(STANDARD), kinds.get(FLASH)
         gain = _gain(standard, flash)
         gains += [gain] if gain is not None else []
@@ -125,7 +129,7 @@ def side_by_side(rows: Sequence[Row], width: int, glyphs: Glyphs) -> Lines:
 def _both(one: Group | None, glyphs: Glyphs) -> str:
     if one is None or not one.samples:
         return glyphs.missing
-    return f"{draw.ms(one.p50_ms, glyphs)}/{draw.p99_text(one.p99_ms, one.samples, glyphs)} n{len(one.rows)}"
+    return f"{draw.ms(one.p50_ms, glyphs)}/{draw.p99_text(one.p99_ms, one.samples, glyphs)} n{one.devices}"
 
 
 def _gain(standard: Group | None, flash: Group | None) -> float | None:

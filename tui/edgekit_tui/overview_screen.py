@@ -14,7 +14,7 @@ from edgekit_tui.detail import events as event_lines
 from edgekit_tui.distribution import distribution
 from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.feed import View
-from edgekit_tui.health import offender_lines, offenders, versions
+from edgekit_tui.health import Blame, offender_lines, versions
 from edgekit_tui.ink import Panel
 from edgekit_tui.picklist import PickList
 from edgekit_tui.places import DEVICE, OVERVIEW
@@ -27,6 +27,10 @@ class OverviewScreen(ViewScreen):
 
     KIND = OVERVIEW
     AUTO_FOCUS = "PickList"
+
+    def __init__(self, glyphs: Glyphs) -> None:
+        super().__init__(glyphs)
+        self._blame = Blame()
 
     def body(self) -> Iterable[Widget]:
         yield HealthBar(id="health")
@@ -54,10 +58,10 @@ class OverviewScreen(ViewScreen):
         self.query_one(HealthBar).show(view, glyphs, now_s)
         self.panel("trend").show(partial(trend, view, glyphs, self.chrome.log_scale))
         self.panel("shape").show(partial(shape, view, glyphs))
-        found = offenders(view.rows, now_s, glyphs)
+        found = self._blame.offenders(view.rows, now_s, glyphs)
         self.query_one(PickList).show(lambda width: _offenders(found, width, glyphs))
         self.query_one("#worst").border_title = f"worst offenders  {len(found)}" if found else "worst offenders"
-        self.panel("versions").show(partial(versions, view.fleet, view.rows, glyphs=glyphs))
+        self.panel("versions").show(partial(versions, view.totals, glyphs=glyphs))
         self.panel("events").show(
             lambda width, height: event_lines(view.fleet.events, width, height, glyphs, now_s, named=True)
         )

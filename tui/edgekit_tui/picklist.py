@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
@@ -98,19 +96,14 @@ class PickList(Inked, ScrollView, can_focus=True):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        base, index = self.rich_style, y - 1 + self.scroll_offset.y
+        width, index = self.size.width, y - 1 + self.scroll_offset.y
         if y == 0:
-            line: Line = ((" " * MARGIN, "head"), *self._header)
-            return self.strip(line, self.size.width, base)
+            return self.strip(((" " * MARGIN, "head"), *self._header), width)
         if index >= len(self._items):
-            return Strip.blank(self.size.width, base)
-        at_cursor = index == self._index and self.has_focus
-        if at_cursor:
-            base += Style(bgcolor=self.ink("cursor").bgcolor)
-        mark = self._glyphs.cursor if at_cursor else " "
-        line = ((mark.ljust(MARGIN), "cursor" if at_cursor else "text"), *self._items[index][1])
-        segments = [Segment(text, self.ink(ink) + Style(bgcolor=base.bgcolor)) for text, ink in line if text]
-        return Strip(segments).adjust_cell_length(self.size.width, base)
+            return self.strip((), width)
+        lit = index == self._index and self.has_focus
+        mark = self._glyphs.cursor if lit else " "
+        return self.strip(((mark.ljust(MARGIN), "cursor" if lit else "text"), *self._items[index][1]), width, lit=lit)
 
     def action_move(self, by: int) -> None:
         self._go(self._index + by)

@@ -12,6 +12,8 @@ from edgekit_tui.draw import Glyphs, Line, Lines
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 "Braille dot bits by column and row in the cell; source: Unicode chart U+2800."
 
+LEAST_VALUE = 1e-12
+"Of anything plotted; what is less is nothing, and a power of ten of it may be none."
 LEAST_SPAN_S = 60.0
 "The first points of a plot stand at its right edge instead of being stretched over it."
 
@@ -97,7 +99,7 @@ def legend(series: Iterable[Series], glyphs: Glyphs) -> Line:
 
 def nice_above(value: float) -> float:
     """The least of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten that is not below `value`; 1 for nothing."""
-    if not 0 < value < math.inf:
+    if not LEAST_VALUE < value < math.inf:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next((step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8) if step * power >= value), 10 * power)

@@ -1,13 +1,12 @@
-"""What the fleet screen shows: one row for each model on each device, and the totals above them. Pure."""
+"""What the fleet screen shows: one row for each model on each device. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgekit.fleet import Device, Fleet, Presence, WindowPoint, merged_latency
-from edgekit.telemetry.histogram import merge_all, quantile
+from edgekit.fleet import Device, Fleet, Presence, WindowPoint
+from edgekit.telemetry.histogram import quantile
 from edgekit.telemetry.messages import Histogram, LaneMetrics, ModelState
 from edgekit_tui.traces import Trace, follow
 
@@ -49,6 +48,8 @@ class Row:
     "This model's, behind the percentiles: groups of rows merge it."
     accuracy_ratio: float | None = None
     "Of its artifact against the standard one."
+    trend_ratio: float | None = None
+    "The p99 of the last window against that of the median window."
     throttled: bool = False
     dropped: int = 0
     "Messages this device lost since its start, by its own word."
@@ -58,33 +59,15 @@ class Row:
         return self.site, self.device, self.model
 
     @property
+    def is_over(self) -> bool:
+        """Its p99 is over the limit set for the model."""
+        return self.limit_ms is not None and self.p99_ms is not None and self.p99_ms > self.limit_ms
+
+    @property
     def memory_ratio(self) -> float | None:
         if self.memory_used_bytes is None or not self.memory_total_bytes:
             return None
         return self.memory_used_bytes / self.memory_total_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """The fleet in a few figures. Percentiles come from merged histograms, never from averaged percentiles."""
-
-    devices: int
-    states: Mapping[str, int]
-    models: int
-    artifacts: Mapping[str, int]
-    "How many live device-model pairs run each artifact."
-    p50_ms: float | None
-    p99_ms: float | None
-    sample_count: int
-    qps: float
-    failed: int
-    "Errors and rejections in the last windows."
-    gaps: int
-    malformed: int
-    last_seen_s: float | None
-    "None: nothing was heard yet."
-    latency: Histogram | None = None
-    "Of all live devices, behind the percentiles."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,48 +90,6 @@ def book_of(fleet: Fleet, previous: Book) -> dict[tuple[str, str], Entry]:
         known = previous.get(key)
         book[key] = known if known is not None and known.device is device else _entry(device, known)
     return book
-
-
-def totals_of(fleet: Fleet, rows: Iterable[Row]) -> Totals:
-    """The totals; counts are of devices, each by its worst row."""
-    states: dict[tuple[str, str], str] = {}
-    artifacts: Counter[str] = Counter()
-    models: set[str] = set()
-    for row in rows:
-        states.setdefault((row.site, row.device), row.state)
-        if row.model:
-            models.add(row.model)
-        if row.artifact and row.state not in ("offline", "stale"):
-            artifacts[row.artifact] += 1
-    live = [device for device in fleet.devices.values() if device.presence in LIVE]
-    latency = merged_latency(live)
-    seen = [d.last_seen_s for d in fleet.devices.values() if d.last_seen_s]
-    return Totals(
-        devices=len(fleet.devices),
-        states=Counter(states.values()),
-        models=len(models),
-        artifacts=artifacts,
-        p50_ms=percentile(latency, 0.50),
-        p99_ms=percentile(latency, 0.99),
-        sample_count=latency.count if latency else 0,
-        qps=sum(device.history[-1].qps for device in live if device.history),
-        failed=sum(_failed(device.last_metrics.lanes) for device in live if device.last_metrics),
-        gaps=sum(device.gaps for device in fleet.devices.values()),
-        malformed=fleet.malformed,
-        last_seen_s=max(seen, default=None),
-        latency=latency,
-    )
-
-
-def window_latency(fleet: Fleet) -> Histogram | None:
-    """Latency over the last window of every live device: one point of the fleet's trend."""
-    lanes = (
-        lane.infer_ms
-        for device in fleet.devices.values()
-        if device.presence in LIVE and device.last_metrics is not None
-        for lane in device.last_metrics.lanes
-    )
-    return merge_all(lane for lane in lanes if lane is not None)
 
 
 def percentile(histogram: Histogram | None, q: float) -> float | None:
@@ -176,6 +117,7 @@ def _row(device: Device, model: str, served: ModelState | None, trace: Trace | N
     total = readings.memory_total_bytes if readings else None
     requests = sum(lane.requests for lane in lanes)
     live = device.presence in LIVE
+    history = trace.points if trace else device.history
     return Row(
         site=device.site,
         device=device.device,
@@ -190,15 +132,16 @@ def _row(device: Device, model: str, served: ModelState | None, trace: Trace | N
         p99_ms=percentile(latency, 0.99),
         sample_count=latency.count if latency else 0,
         limit_ms=served.latency_limit_ms if served else None,
-        history=trace.points if trace else device.history,
+        history=history,
         qps=requests * 1000 / metrics.window_ms if metrics and live and metrics.window_ms > 0 else None,
-        failed_ratio=_failed(lanes) / requests if requests else None,
+        failed_ratio=failed(lanes) / requests if requests else None,
         memory_used_bytes=total - available if total is not None and available is not None else None,
         memory_total_bytes=total,
         temperature_c=readings.temperature_c if readings else None,
         last_seen_s=device.last_seen_s,
         latency=latency,
         accuracy_ratio=served.accuracy_ratio if served else None,
+        trend_ratio=_trend(history),
         throttled=bool(readings and readings.throttled),
         dropped=sum(metrics.outbox.dropped.values()) if metrics else 0,
     )
@@ -212,5 +155,12 @@ def _state(device: Device, served: ModelState | None) -> str:
     return served.state if served and served.state != "ready" else "online"
 
 
-def _failed(lanes: Iterable[LaneMetrics]) -> int:
+def failed(lanes: Iterable[LaneMetrics]) -> int:
+    """Errors and rejections."""
     return sum(lane.errors + lane.rejected for lane in lanes)
+
+
+def _trend(history: Sequence[WindowPoint]) -> float | None:
+    known = [point.p99_ms for point in history if point.p99_ms is not None]
+    middle = sorted(known)[len(known) // 2] if known else 0.0
+    return known[-1] / middle if middle > 0 else None

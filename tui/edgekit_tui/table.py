@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
@@ -116,9 +114,18 @@ class FleetTable(Inked, ScrollView, can_focus=True):
     def _place_cursor(self) -> None:
         if self._index < len(self._rows) and self._rows[self._index].key == self._cursor:
             return
-        at = next((i for i, row in enumerate(self._rows) if row.key == self._cursor), None)
+        at = self._at_cursor()
         self._index = min(self._index, max(0, len(self._rows) - 1)) if at is None else at
         self._cursor = self._rows[self._index].key if self._rows else self._cursor
+
+    def _at_cursor(self) -> int | None:
+        if self._cursor is None:
+            return None
+        site, device, model = self._cursor
+        for i, row in enumerate(self._rows):
+            if row.device == device and row.model == model and row.site == site:
+                return i
+        return None
 
     def _arrange(self) -> None:
         width = self.outer_size.width - MARGIN - 1  # the scrollbar comes and goes; the columns stay where they are
@@ -153,16 +160,15 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         for column, width in self._layout:
             faint = (old and (self._is_old or column.id not in UNFADED)) or (same and column.id in SAME_DEVICE)
             spans += self._cell(column.draw(row, width, pen), width, column, faint)
-            spans.append((" " * self._gap, "text"))
         return tuple(spans)
 
     def _cell(self, line: Line, width: int, column: Column, faint: bool) -> Line:
         if faint:
             line = tuple((text, "faint") for text, _ in line)
+        gap = " " * self._gap
         if len(line) == 1:
-            return ((draw.fit(line[0][0], width, self._glyphs, right=column.right), line[0][1]),)
-        spare = width - draw.width_of(line)
-        return (*line, (" " * max(0, spare), "text"))
+            return ((draw.fit(line[0][0], width, self._glyphs, right=column.right) + gap, line[0][1]),)
+        return (*line, (" " * max(0, width - draw.width_of(line)) + gap, "text"))
 
     def _header(self) -> Line:
         by, descending = self._sorted
@@ -180,11 +186,9 @@ class FleetTable(Inked, ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         line = self._drawn[y] = self._line(y)
-        base = self.rich_style
-        if y and y - 1 + self.scroll_offset.y == self._index and self._rows:
-            base += Style(bgcolor=self.ink("cursor").bgcolor)
-        segments = [Segment(text, self.ink(ink) + Style(bgcolor=base.bgcolor)) for text, ink in line if text]
-        return Strip(segments).adjust_cell_length(self.size.width, base)
+        lit = bool(y and self._rows and y - 1 + self.scroll_offset.y == self._index)
+        cells = MARGIN + sum(width + self._gap for _, width in self._layout) if line else 0
+        return self.strip(line, self.size.width, lit=lit, cells=cells)
 
     def action_move(self, by: int) -> None:
         self._go(self._index + by)

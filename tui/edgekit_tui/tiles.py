@@ -11,7 +11,7 @@ from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.feed import Link, View
 from edgekit_tui.ink import right_align
 from edgekit_tui.places import ALERTS, OVERVIEW, TOP, Route
-from edgekit_tui.rows import Totals
+from edgekit_tui.totals import Totals
 
 ORDER = ("online", "throttled", "late", "stale", "offline")
 

@@ -1,0 +1,39 @@
+"""Who goes first: a key gets the interpreter for itself until its paint; the worker that folds steps aside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+HOLD_S = 0.06
+"After a key: about what its action and its paint take on a slow machine."
+MOST_S = 0.4
+"Of one round of the worker: with a key held down the fleet still moves on."
+
+
+class Courtesy:
+    """Between two threads of one interpreter, of which the one that a person waits for must not queue."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep):
+        self._clock, self._sleep = clock, sleep
+        self._until_s = 0.0
+        self._given_s = 0.0
+
+    def ask(self) -> None:
+        """The screen has something to do for a person, now."""
+        self._until_s = self._clock() + HOLD_S
+
+    @property
+    def left_s(self) -> float:
+        """How much longer the screen has the interpreter for itself; 0 when nobody is waited for."""
+        return max(0.0, self._until_s - self._clock())
+
+    def give(self) -> None:
+        """The worker: stand aside as long as that is asked, up to `MOST_S` a round."""
+        while self._given_s < MOST_S and (left_s := self.left_s) > 0:
+            self._sleep(left_s)
+            self._given_s += left_s
+
+    def begin(self) -> None:
+        """The worker: another round."""
+        self._given_s = 0.0
