@@ -91,7 +91,7 @@ def _home(home: Path) -> Check:
 
 def _runtimes(runtimes: Sequence[Runtime]) -> list[Check]:
     checks = [_runtime(runtime) for runtime in runtimes if runtime.version or _can_install(runtime, runtimes)]
-    if not any(check.state == OK for check in checks):
+    if not any(runtime.loads for runtime in runtimes):
         mend = f"{sys.executable} -m pip install onnxruntime"
         checks.append(Check(name="any runtime", state=BROKEN, detail="none runs, so no model can", mend=mend))
     return checks
