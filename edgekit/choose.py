@@ -23,6 +23,7 @@ from edgekit.files import write_atomic
 from edgekit.judged import Judged
 from edgekit.manifest import Model
 from edgekit.prior import Machine, prior
+from edgekit.room import room
 from edgekit.runtimes.available import installed_version, survey
 from edgekit.selection import PERCENTILES, Limits, Selection, check_limits, select
 from edgekit.strict import read_json
@@ -84,7 +85,7 @@ def choose(
     recalled = {name: verifier.recall(row, by_name[name]) for name, row in rows.items()}
     spared = measured.spared(found, recalled, limits)
     missing = [candidate for candidate in found if candidate.name not in rows and candidate.name not in spared]
-    judged = Judged(verifier, found, limits, tell)
+    judged = Judged(verifier, found, limits, tell, room(facts))
     if len(missing) <= _TOO_FEW_TO_SEARCH:
         taken = bench(model, missing, plan, progress=progress) if missing else []
     else:
@@ -117,10 +118,9 @@ def guess(
     """
     facts = facts or probe()
     found = find_candidates(model, home, facts, space or Space())
-    known = measured.known(model, found, home)
+    known = _judged(model, found, home, facts)
     if known:
-        verifier = Verifier(model, home)
-        return select([verifier.judge(known[c.name], c) for c in found if c.name in known], limits)
+        return select(known, limits)
     vram = [a.memory_bytes for a in facts.accelerators if a.present and a.memory_bytes]
     return prior(found, Machine(memory_bytes=facts.memory.usable_bytes, vram_bytes=max(vram, default=None)), limits)
 
@@ -129,9 +129,16 @@ def instead(
     model: Model, limits: Limits, *, home: Home, facts: Facts | None = None, space: Space | None = None
 ) -> tuple[str, ...]:
     """After nothing fitted: which other limit would let which candidate pass, from what is measured."""
-    found = find_candidates(model, home, facts or probe(), space or Space())
-    known, verifier = measured.known(model, found, home), Verifier(model, home)
-    return what_if([verifier.judge(known[c.name], c) for c in found if c.name in known], limits, None)
+    facts = facts or probe()
+    found = find_candidates(model, home, facts, space or Space())
+    return what_if(_judged(model, found, home, facts), limits, None)
+
+
+def _judged(model: Model, found: Sequence[Candidate], home: Home, facts: Facts) -> list[Measurement]:
+    """What is measured of them, with its accuracy, and as a failure where it does not fit into memory."""
+    known, verifier, space = measured.known(model, found, home), Verifier(model, home), room(facts)
+    rows = [verifier.judge(known[c.name], c) for c in found if c.name in known]
+    return [space.applied(row) for row in rows] if space else rows
 
 
 def find_candidates(model: Model, home: Home, facts: Facts, space: Space) -> list[Candidate]:

@@ -11,6 +11,7 @@ from edgekit.bench.record import Measurement, Standing
 from edgekit.bench.run import Progress
 from edgekit.errors import NoUsableArtifact
 from edgekit.limits import PERCENTILES, Limits
+from edgekit.room import Room
 from edgekit.selection import Selection, select, standings, why_not
 from edgekit.verify import Verifier
 from edgekit.whatif import what_if
@@ -24,8 +25,15 @@ _CHECKED = ("accuracy_value", "accuracy_ratio", "fit", "why_unfit", "accuracy_no
 class Judged:
     """Checks the accuracy of a candidate only when it leads, since each check costs as much as measuring it."""
 
-    def __init__(self, verifier: Verifier, candidates: Sequence[Candidate], limits: Limits, progress: Progress) -> None:
-        self._verifier, self._limits, self._progress = verifier, limits, progress
+    def __init__(
+        self,
+        verifier: Verifier,
+        candidates: Sequence[Candidate],
+        limits: Limits,
+        progress: Progress,
+        room: Room | None = None,
+    ) -> None:
+        self._verifier, self._limits, self._progress, self._room = verifier, limits, progress, room
         self._candidates: Mapping[str, Candidate] = {candidate.name: candidate for candidate in candidates}
         self._checked: dict[str, Mapping[str, object]] = {}
 
@@ -81,6 +89,10 @@ class Judged:
         self._checked[name] = {field: getattr(judged, field) for field in _CHECKED}
 
     def _seen(self, rows: Iterable[Measurement]) -> list[Measurement]:
-        """The rows with what is known of their accuracy; before it is checked, nothing speaks against one."""
+        """The rows with what is known of their accuracy; before it is checked, nothing speaks against one.
+
+        One that does not fit into the machine's memory is a failure.
+        """
         faultless = {"accuracy_ratio": 1.0, "fit": True, "why_unfit": None}
-        return [msgspec.structs.replace(row, **self._checked.get(row.candidate, faultless)) for row in rows]
+        seen = [msgspec.structs.replace(row, **self._checked.get(row.candidate, faultless)) for row in rows]
+        return [self._room.applied(row) for row in seen] if self._room else seen

@@ -246,7 +246,7 @@ def _score(chosen: Measurement, usable: Sequence[Measurement], limits: Limits) -
         return []
     terms = score_terms(chosen, usable)
     total = sum(limits.weights[name] * value for name, value in terms.items())
-    spelt = " + ".join(f"{limits.weights[name]:g} × {value:.2f} {name}" for name, value in terms.items())
+    spelt = " + ".join(f"{limits.weights[name]:.3g} × {value:.2f} {name}" for name, value in terms.items())
     return [f"score {total:.3f} = {spelt}; 1 is the best of what keeps the limits"]
 
 

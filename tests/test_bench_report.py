@@ -86,7 +86,7 @@ def page() -> str:
         _row("standard", 10.0, conditions=Conditions(judged_bad=("load 9 on 2 cores",))),
         _row("flash", 5.0),
         _row("broken", 1.0, failure="killed (SIGKILL)"),
-        _row("few", 20.0, count=1),
+        _row("few", 20.0, count=1, after_idle_ms=30.0),
     ]
     batches = {size: _row("flash", 5.0 * size) for size in (1, 2, 4)}
     found = ["flash is 2x as fast"]

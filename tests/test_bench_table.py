@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit.bench.record import Conditions, Measurement, Settings, Start
+from edgekit.bench.record import Conditions, Measurement, Settings, Start, Usage
 from edgekit.bench.stats import latency
 from edgekit.catalog import load_model
 from edgekit.cli.bench_table import baseline, findings, print_table
@@ -83,3 +83,22 @@ def test_the_printed_table_has_every_row_fastest_first(capsys):
     assert "1.56x faster" in lines[2]
     assert "baseline" in lines[3]
     assert "failed" in lines[4]
+
+
+def test_the_query_after_a_pause_has_its_column(capsys):
+    print_table(load_model("digits"), [_row("standard", 12.5, after_idle_ms=31.25), _row("other", 20.0)])
+    head, first, second, *_ = capsys.readouterr().out.splitlines()[1:]
+    place = head.index("idle ms") + len("idle ms")
+    assert [line[:place].split()[-1] for line in (first, second)] == ["31.2", "–"]
+
+
+@pytest.mark.parametrize("energy_mj", [None, 41.5])
+def test_energy_has_a_column_where_a_sensor_tells_it(energy_mj, capsys):
+    rows = [
+        _row("standard", 12.5, usage=Usage(cpu_ms=1, page_faults=0, context_switches=0, energy_mj=energy_mj)),
+        FAILED,
+    ]
+    print_table(load_model("digits"), rows)
+    head, first, *_ = capsys.readouterr().out.splitlines()[1:]
+    assert ("mJ" in head) is (energy_mj is not None)
+    assert (first.split()[-1] == "41.5") is (energy_mj is not None)

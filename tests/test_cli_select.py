@@ -18,10 +18,10 @@ from edgekit.bench.stats import latency
 from edgekit.catalog import load_model
 from edgekit.choose import Space, find_candidates
 from edgekit.cli.main import main
-from edgekit.cli.select import describe
+from edgekit.cli.select import describe, parse_weights
 from edgekit.config import Home
 from edgekit.device.probe import probe
-from edgekit.selection import Limits, Rejection, Selection
+from edgekit.selection import WEIGHTS, Limits, Rejection, Selection
 
 pytest.importorskip("onnxruntime", reason="elsewhere: the artifacts of digits are ONNX")
 Capture = pytest.CaptureFixture[str]
@@ -235,3 +235,55 @@ def test_a_flag_that_makes_no_sense_is_one_line_and_exit_2(
 def test_the_ends_of_the_accuracy_floor_are_allowed(floor: str, measured: Home, capsys: Capture) -> None:
     assert main([*WHICH, "--accuracy-floor", floor, "--json"]) in (0, 1)
     assert capsys.readouterr().err == ""
+
+
+# The weighted score
+
+
+@pytest.mark.parametrize(
+    ("pairs", "weights"),
+    [
+        ([], {"throughput": 0.4, "memory": 0.3, "accuracy": 0.2, "deployability": 0.1}),
+        (["memory=1"], {"throughput": 0.0, "memory": 1.0, "accuracy": 0.0, "deployability": 0.0}),
+        (["throughput=0"], {"throughput": 0.0, "memory": 0.5, "accuracy": 1 / 3, "deployability": 1 / 6}),
+        (
+            ["throughput=0.1", "memory=0.2", "accuracy=0.3", "deployability=0.4"],
+            {"throughput": 0.1, "memory": 0.2, "accuracy": 0.3, "deployability": 0.4},
+        ),
+    ],
+)
+def test_weights_that_are_not_named_share_the_rest(pairs: list[str], weights: dict[str, float]) -> None:
+    found = parse_weights(pairs, WEIGHTS)
+    assert found == pytest.approx(weights)
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (["speed=0.5"], "with a term of throughput, memory"),
+        (["memory"], "expected TERM=SHARE"),
+        (["memory=much"], "expected TERM=SHARE"),
+        (["memory=nan"], "expected TERM=SHARE"),
+        (["memory=-0.1"], "expected TERM=SHARE"),
+        (["memory=0.7", "accuracy=0.7"], "add up to 1.4"),
+        (["throughput=0.1", "memory=0.1", "accuracy=0.1", "deployability=0.1"], "add up to 0.4"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused_in_one_line(pairs: list[str], words: str, capsys: Capture) -> None:
+    assert main([*WHICH, "--objective", "balanced", "--weights", *pairs]) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_weights_without_the_balanced_objective_are_refused(capsys: Capture) -> None:
+    assert main([*WHICH, "--weights", "memory=1"]) == 2
+    assert "--weights are those of --objective balanced, not of latency" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("weights", "artifact"), [("throughput=1", "standard"), ("memory=1", "int8")])
+def test_weights_decide(chosen: Callable[..., dict[str, Any]], weights: str, artifact: str) -> None:
+    value = chosen("--objective", "balanced", "--weights", weights)
+    assert value["artifact"] == artifact
+    assert any(f"1 × 1.00 {weights.partition('=')[0]}" in reason for reason in value["reasons"])

@@ -110,12 +110,24 @@ def _note(text: str) -> str:
 
 
 def _table(rows: Sequence[Measurement], base: Measurement | None) -> str:
-    heads = ("candidate", "p50 ms", "p90", "p99", "samples", "vs standard", "cold ms", "peak MiB", "MiB", "kept")
+    heads = (
+        "candidate",
+        "p50 ms",
+        "p90",
+        "p99",
+        "samples",
+        "vs standard",
+        "idle ms",
+        "cold ms",
+        "peak MiB",
+        "MiB",
+        "kept",
+    )
     lines = ["".join(f"<th>{head}</th>" for head in heads)]
     for row in sorted(rows, key=lambda r: r.latency.p50_ms if r.latency else float("inf")):
         if row.latency is None:
             reason = html.escape(row.failure or "not measured")
-            lines.append(f'<td>{html.escape(row.candidate)}</td><td colspan="9">{reason}</td>')
+            lines.append(f'<td>{html.escape(row.candidate)}</td><td colspan="10">{reason}</td>')
             continue
         cells = (
             row.candidate,
@@ -124,6 +136,7 @@ def _table(rows: Sequence[Measurement], base: Measurement | None) -> str:
             "–" if row.latency.p99_ms is None else ms(row.latency.p99_ms),
             str(row.latency.sample_count),
             _against(row, base),
+            "–" if row.after_idle_ms is None else ms(row.after_idle_ms),
             f"{row.start.total_ms:.0f}" if row.start else "–",
             f"{row.peak_memory_bytes / _MIB:.0f}" if row.peak_memory_bytes else "–",
             f"{row.size_bytes / _MIB:.2f}",

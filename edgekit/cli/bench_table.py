@@ -14,9 +14,11 @@ from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms, speed_up
 from edgekit.manifest import Model
 
 _MIB = 2**20
-_MIN_WIDTH = 104
+_MIN_WIDTH = 112
 _NARROW = ("p50 ms", "p99", "vs standard", "peak MiB")
-_WIDE = ("p50 ms", "p90", "p99", "vs standard", "cold ms", "peak MiB", "MiB", "kept")
+_WIDE = ("p50 ms", "p90", "p99", "vs standard", "cold ms", "idle ms", "peak MiB", "MiB", "kept")
+_ENERGY = "mJ"
+"""Of a query; a column only where a sensor tells it."""
 
 
 STANDARD = ("standard", "standard-ort")
@@ -51,11 +53,17 @@ def _table(model: Model, rows: Sequence[Measurement], base: Measurement | None, 
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
     for heading in ("artifact", "runs in"):
         table.add_column(heading, overflow="fold")  # where it is narrow names go on below, figures stay whole
-    for heading in _WIDE if wide else _NARROW:
+    has_energy = any(row.usage and row.usage.energy_mj is not None for row in rows)
+    for heading in (*(_WIDE if wide else _NARROW), *((_ENERGY,) if has_energy else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in sorted(rows, key=_order):
-        table.add_row(*_cells(row, base, wide=wide))
+        energy = row.usage.energy_mj if row.usage else None
+        table.add_row(*_cells(row, base, wide=wide), *((_number(energy),) if has_energy and row.latency else ()))
     return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else ms(value)
 
 
 def _order(row: Measurement) -> tuple[bool, float]:
@@ -80,6 +88,7 @@ def _cells(row: Measurement, base: Measurement | None, *, wide: bool) -> list[Te
         _percentile(row.latency.p99_ms),
         _against(row, base),
         f"{row.start.total_ms:.0f}" if row.start else "–",
+        _number(row.after_idle_ms),
         peak,
         f"{row.size_bytes / _MIB:.2f}",
         Text(kept, style="yellow" if not row.fit or row.accuracy_ratio is None else ""),

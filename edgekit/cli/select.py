@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgekit.cli.bench import add_space_arguments, space_of
@@ -24,6 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accuracy-floor", type=float, help="least share of the standard's accuracy (default: the model's own)"
     )
     parser.add_argument("--objective", default="latency", help="latency (default), throughput, memory or balanced")
+    parser.add_argument(
+        "--weights",
+        nargs="+",
+        metavar="TERM=SHARE",
+        help="of the balanced score; what is not named keeps its part of the rest "
+        "(default: throughput=0.4 memory=0.3 accuracy=0.2 deployability=0.1)",
+    )
     parser.add_argument("--seconds", type=float, default=5.0, help="measuring time of each candidate not measured yet")
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help="for the whole search (default: --seconds / 5 a candidate)"
@@ -74,8 +81,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _limits(args: argparse.Namespace, floor: float) -> Limits:
-    from edgekit.selection import Limits
+    from edgekit.errors import UsageError
+    from edgekit.selection import WEIGHTS, Limits
 
+    if args.weights and args.objective != "balanced":
+        raise UsageError(f"--weights are those of --objective balanced, not of {args.objective}")
     return Limits(
         latency_ms=args.latency_ms,
         latency_percentile=args.percentile,
@@ -83,7 +93,29 @@ def _limits(args: argparse.Namespace, floor: float) -> Limits:
         memory_bytes=int(args.memory_mb * 2**20) if args.memory_mb is not None else None,
         accuracy_floor=floor if args.accuracy_floor is None else args.accuracy_floor,
         objective=args.objective,
+        weights=parse_weights(args.weights or (), WEIGHTS),
     )
+
+
+def parse_weights(pairs: Sequence[str], default: Mapping[str, float]) -> dict[str, float]:
+    """`["memory=0.6"]` -> all terms, those that are not named sharing the rest as in `default`. Raises UsageError."""
+    from edgekit.errors import UsageError
+
+    named: dict[str, float] = {}
+    for pair in pairs:
+        name, _, text = pair.partition("=")
+        try:
+            named[name] = float(text)
+        except ValueError:
+            named[name] = -1.0
+        if name not in default or not 0 <= named[name] <= 1:
+            raise UsageError(f"--weights {pair}: expected TERM=SHARE, 0 to 1, with a term of {', '.join(default)}")
+    rest, theirs = 1 - sum(named.values()), sum(share for name, share in default.items() if name not in named)
+    if rest < -1e-6 or (rest > 1e-6 and not theirs):
+        raise UsageError(f"--weights {' '.join(pairs)}: add up to {1 - rest:g}, not to 1")
+    return {
+        name: named.get(name, share / theirs * max(0.0, rest) if theirs else 0.0) for name, share in default.items()
+    }
 
 
 def describe(selection: Selection, *, explain: bool) -> list[str]:
