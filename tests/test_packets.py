@@ -62,7 +62,7 @@ def test_lengths_of_every_size_are_framed_as_the_standard_says(size: int) -> Non
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    users = [User(name="collector", role=Role.COLLECTOR, password="right")]
+    users = [User(name="operator", role=Role.OPERATOR, password="right")]
     with start_broker(tmp_path_factory.mktemp("broker"), kind="mosquitto", users=users) as running:
         yield running
 
@@ -71,7 +71,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def config(broker: Broker, tmp_path: Path) -> MqttConfig:
     (tmp_path / "secret").write_text("right\n")
     return MqttConfig(
-        host="127.0.0.1", port=broker.port, username="collector", password_file=str(tmp_path / "secret"), keepalive_s=1
+        host="127.0.0.1", port=broker.port, username="operator", password_file=str(tmp_path / "secret"), keepalive_s=1
     )
 
 
@@ -87,11 +87,11 @@ def hear(stream: Stream, wanted: int, timeout_s: float = 5.0) -> list[Received]:
 @needs_mosquitto
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_stream_hears_everything_in_order(config: MqttConfig, qos: int) -> None:
-    reader = Stream(config, f"reader-{qos}", [("edgekit/v1/+/+/ack", qos)])
+    reader = Stream(config, f"reader-{qos}", [("edgekit/v1/+/+/command", qos)])
     writer = Stream(config, f"writer-{qos}", [("edgekit/v1/x/y/event", 0)])
     payloads = [b"%d" % i * random.Random(i).randrange(1, 400) for i in range(2000)]
     for payload in payloads:
-        writer.publish("edgekit/v1/hall/cam-1/ack", payload)
+        writer.publish("edgekit/v1/hall/cam-1/command", payload)
     writer.flush()
     heard: list[Received] = []
     deadline = time.monotonic() + 5.0
@@ -106,9 +106,9 @@ def test_a_stream_hears_everything_in_order(config: MqttConfig, qos: int) -> Non
 @pytest.mark.broker
 @needs_mosquitto
 def test_a_silent_stream_stays_connected_by_its_pings(config: MqttConfig) -> None:
-    stream = Stream(config, "quiet", [("edgekit/v1/+/+/ack", 0)])
+    stream = Stream(config, "quiet", [("edgekit/v1/+/+/command", 0)])
     assert hear(stream, 1, timeout_s=2.5) == []  # a broker hangs up after 1.5 keep-alives of silence
-    stream.publish("edgekit/v1/a/b/ack", b"still here")
+    stream.publish("edgekit/v1/a/b/command", b"still here")
     assert [m.payload for m in hear(stream, 1)] == [b"still here"]
     stream.close()
 
@@ -116,8 +116,8 @@ def test_a_silent_stream_stays_connected_by_its_pings(config: MqttConfig) -> Non
 @pytest.mark.broker
 @needs_mosquitto
 def test_what_came_while_the_reader_was_busy_is_a_sign_of_life(config: MqttConfig) -> None:
-    stream = Stream(config, "busy", [("edgekit/v1/+/+/ack", 0)])
-    stream.publish("edgekit/v1/a/b/ack", b"to myself")
+    stream = Stream(config, "busy", [("edgekit/v1/+/+/command", 0)])
+    stream.publish("edgekit/v1/a/b/command", b"to myself")
     stream.flush()
     time.sleep(1.45)  # a disk that took its time; longer than a broker may be silent
     assert [m.payload for m in stream.receive(0.5)] == [b"to myself"]
