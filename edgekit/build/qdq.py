@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from edgekit.build.bias import mean_shift
 from edgekit.build.calibrate import Range
 from edgekit.build.edit import Graph, attribute, rename_reads, set_input
 from edgekit.build.grids import Grid, Grids, Types, gate_window
@@ -18,8 +19,16 @@ from edgekit.build.upsample import repeat_pixels, whole_factors
 class Writer:
     """Turns `graph` into its Q/DQ form in place."""
 
-    def __init__(self, graph: Graph, plan: Placement, ranges: Mapping[str, Range], types: Types) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        plan: Placement,
+        ranges: Mapping[str, Range],
+        types: Types,
+        means: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         self.graph, self.plan, self.types = graph, plan, types
+        self.means = means or {}
         self.make = Grids(graph, plan, ranges, types)
         self.low, self.high = self.make.low, self.make.high
         self.added: list[onnx.NodeProto] = []
@@ -176,6 +185,10 @@ class Writer:
         spread = scales.reshape([-1 if i == axis else 1 for i in range(weight.ndim)]) if scales.ndim else scales
         limit = 2 ** (self.types.weight_bits - 1) - 1
         integers = np.clip(np.rint(weight / spread), -limit, limit).astype(np.int8)
+        mean = self.means.get(self.given_to(node))
+        if mean is not None and node.op_type != "MatMul":
+            moved = mean_shift(node, integers * spread - weight, mean)
+            bias = -moved if bias is None else bias - moved
         node.input[1] = self._dequantized(f"{node.output[0]}.weight", integers, scales, axis)
         if bias is not None:
             unit = (scales * input_scale).astype(np.float32)
@@ -196,9 +209,18 @@ class Writer:
         scales = self.graph.constant(weight_reading.input[1])
         if bias is None or scales is None or bias.dtype != np.float32 or bias.shape != scales.shape:
             return
+        mean = self.means.get(self.given_to(node))
+        weight = self.graph.constant(self.graph.producer[node.output[0]].input[1])
+        stored = self.graph.constant(weight_reading.input[0])
+        if mean is not None and weight is not None and stored is not None:
+            bias = bias - mean_shift(node, stored * scales - weight, mean)
         unit = (scales * self.grids[self._origin(node.input[0])].scale).astype(np.float32)
         integers = np.clip(np.rint(np.asarray(bias, np.float64) / unit), -(2**31), 2**31 - 1).astype(np.int32)
         self.renamed[add.output[0]] = {other: self._dequantized(f"{add.output[0]}.bias", integers, unit, 0)}
+
+    def given_to(self, node: onnx.NodeProto) -> str:
+        """The tensor that a copied node reads in the float graph."""
+        return str(self.graph.producer[node.output[0]].input[0])
 
     def _residual_shift(self, name: str) -> float:
         """What rounding a shift to whole steps of the zero point left over; it goes into the next bias."""
@@ -237,4 +259,15 @@ def tensors_to_observe(graph: Graph, plan: Placement) -> list[str]:
                 for i in node.input[: 1 if node.op_type in COMPUTE else None]
                 if i and not graph.is_constant(i)
             )
+    return list(wanted)
+
+
+def whatever_may_be_read(graph: Graph, plan: Placement) -> list[str]:
+    """The tensors whose range a `Writer` needs when any of the nodes that `plan` places go back to float."""
+    wanted: dict[str, None] = {}
+    placed = plan.integer | plan.absorbed | plan.gates | plan.shifts.keys()
+    for node in graph.nodes:
+        if node.output and node.output[0] in placed:
+            read = node.input[:1] if node.op_type in COMPUTE else node.input
+            wanted.update((name, None) for name in (*read, node.output[0]) if name and not graph.is_constant(name))
     return list(wanted)

@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 
 from edgekit.build import calibrate
+from edgekit.build.bias import channel_means
 from edgekit.build.edit import Graph
 from edgekit.build.grids import Types
-from edgekit.build.placement import place
-from edgekit.build.qdq import Writer, tensors_to_observe
+from edgekit.build.placement import Placement, place
+from edgekit.build.qdq import Writer, tensors_to_observe, whatever_may_be_read
 from edgekit.build.tables import quantize_tables
 from edgekit.device.cpu import Cpu
 from edgekit.errors import ArtifactError
@@ -56,24 +57,53 @@ def target_of(cpu: Cpu) -> Target:
 class StaticInt8:
     """A clean float graph as Q/DQ pairs, one way of picking ranges at a time; placed and observed once.
 
+    `flexible`: ranges of whatever another choice of nodes may need are observed too, for `make` with a `skip`.
     Raises ArtifactError when nothing in it can run on integers, UsageError and InputError for unfit feeds.
     """
 
     def __init__(
-        self, model: onnx.ModelProto, feeds: Sequence[calibrate.Sample], types: Types, *, skip: Collection[str] = ()
+        self,
+        model: onnx.ModelProto,
+        feeds: Sequence[calibrate.Sample],
+        types: Types,
+        *,
+        skip: Collection[str] = (),
+        flexible: bool = False,
     ) -> None:
-        self._model, self._types = model, types
+        self._model, self._types, self._feeds = model, types, feeds
+        self.skipped = tuple(skip)
         graph = Graph(model)
         self.plan = place(graph, skip)
         if not self.plan.integer:
             raise ArtifactError(model.graph.name or "model", "no node of it can run on integers")
-        self._calibration = calibrate.Calibration(model, tensors_to_observe(graph, self.plan), feeds)
+        observed = whatever_may_be_read(graph, place(graph)) if flexible else tensors_to_observe(graph, self.plan)
+        self._calibration = calibrate.Calibration(model, observed, feeds)
+        self._means: dict[str, np.ndarray] | None = None
 
-    def make(self, method: str = "minmax", progress: Callable[[float], None] | None = None) -> onnx.ModelProto:
-        """The INT8 model with ranges picked by `method`."""
+    def place(self, skip: Collection[str]) -> Placement:
+        """The roles of the nodes when those of `skip` stay in float."""
+        return place(Graph(self._model), skip)
+
+    def make(
+        self,
+        method: str = "minmax",
+        progress: Callable[[float], None] | None = None,
+        *,
+        skip: Collection[str] | None = None,
+        corrected: bool = False,
+    ) -> onnx.ModelProto:
+        """The INT8 model with ranges picked by `method`.
+
+        Args:
+            skip: other nodes to leave in float than those the placement was made with.
+            corrected: biases make up for what rounding the weights shifts on average.
+        """
         found = self._calibration.ranges(method, progress)
+        plan = self.plan if skip is None else self.place(skip)
+        if corrected and self._means is None:
+            self._means = channel_means(self._model, self._feeds)
         copy = onnx.ModelProto.FromString(self._model.SerializeToString())
-        Writer(Graph(copy), self.plan, found, self._types).write()
+        Writer(Graph(copy), plan, found, self._types, self._means if corrected else None).write()
         quantize_tables(copy)
         return copy
 

@@ -20,7 +20,7 @@ from edgekit.runtimes.axes import OPEN, session_axes
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import SessionSettings, check_inputs, open_session
 
-MOST_FEEDS, MOST_SAMPLES = 32, 1024
+MOST_FEEDS, MOST_SAMPLES, MOST_PRUNING = 32, 1024, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,10 @@ class Options:
     metric: str | None = None
     axes: Mapping[str, int] = field(default_factory=dict)
     "Axes to fix: the artifacts then take no other size."
+    prune: bool = False
+    "Make the 2:4 artifact also where no runtime gains from it."
+    search_s: float | None = None
+    "Seconds to search for a better mix of precisions; None: only where INT8 does not hold the accuracy floor."
     method: str | None = None
     "How calibration picks ranges; None tries minmax, then percentile if accuracy asks for it."
 
@@ -44,6 +48,8 @@ class Samples:
 
     feeds: tuple[Feed, ...]
     judged: tuple[Sample, ...]
+    pruning: tuple[Feed, ...] = ()
+    "What calibrates, and more of its kind where the manifest has more: pruning fits many numbers."
 
 
 def settings_for(model: Model, path: Path, fixed: Mapping[str, int]) -> SessionSettings:
@@ -87,8 +93,8 @@ def gather(model: Model, standard: Path, options: Options) -> Samples:
         if model.data.evaluation is None:
             samples = _checked(list(calibration(model, options.axes)), session.inputs)
             return _split(samples, options.labels, unit=2 if model.metric == pairs.METRIC else 1)
-        feeds = tuple(calibration_feeds(model, session.run, options.axes))[:MOST_FEEDS]
-        return Samples(feeds, tuple(evaluation(model, options.axes)))
+        feeds = tuple(calibration_feeds(model, session.run, options.axes))[:MOST_PRUNING]
+        return Samples(feeds[:MOST_FEEDS], tuple(evaluation(model, options.axes)), feeds)
     except InputError as e:
         raise UsageError(f"{model.data.calibration}: calibration data that does not fit the model: {e}") from e
     finally:
@@ -119,11 +125,13 @@ def _split(samples: list[Sample], labels: Path | None, unit: int) -> Samples:
     if labels is not None:
         samples = _labelled(samples, labels, unit)
     if len(samples) < 4 * unit:
-        return Samples(tuple(dict(sample.inputs) for sample in samples)[:MOST_FEEDS], tuple(samples))
+        few = tuple(dict(sample.inputs) for sample in samples)[:MOST_FEEDS]
+        return Samples(few, tuple(samples), few)
     every = max(2, len(samples) // unit // MOST_FEEDS)
     calibrating = [sample for i, sample in enumerate(samples) if i // unit % every == 0]
     judging = [sample for i, sample in enumerate(samples) if i // unit % every]
-    return Samples(tuple(dict(sample.inputs) for sample in calibrating)[:MOST_FEEDS], tuple(judging))
+    feeds = tuple(dict(sample.inputs) for sample in calibrating)[:MOST_FEEDS]
+    return Samples(feeds, tuple(judging), feeds)
 
 
 def _labelled(samples: list[Sample], path: Path, unit: int) -> list[Sample]:

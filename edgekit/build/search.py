@@ -13,6 +13,7 @@ import onnx
 from edgekit.artifact import Accuracy
 from edgekit.build import accuracy
 from edgekit.build.edit import Graph, attribute
+from edgekit.build.mixed import Mixed, Search
 from edgekit.build.placement import Placement
 from edgekit.build.quantize import StaticInt8
 from edgekit.build.race import race
@@ -24,34 +25,64 @@ GAIN = 0.98
 """A variant replaces a simpler one only when its latency is below this share."""
 
 
+RESCUE_S = 20.0
+"""For the search for what costs accuracy, where no way of picking ranges holds the floor and nobody set a time."""
+
+
 class _Trial(NamedTuple):
     method: str
     model: onnx.ModelProto
     accuracy: Accuracy | None
+    corrected: bool = False
 
 
 def static(shop: Workshop) -> Draft:
     """The fastest placement, then the first calibration method that holds the accuracy floor, else the best one.
 
-    Raises Refusal when nothing of the model can run on integers, or there is nothing to calibrate with.
+    Where none holds it, biases are corrected, then nodes go back to float. With `search_s` a mix that is faster is
+    searched in any case. Raises Refusal when nothing of the model can run on integers, or there is nothing to
+    calibrate with.
     """
     check_feeds(shop)
     try:
         skip, why = _placement(shop)
         quantizer = StaticInt8(shop.graph, shop.samples.feeds, shop.target.types, skip=skip)
         best = _calibrated(shop, quantizer)
+        mix = _mixed(shop, best, skip)
     except ArtifactError as e:
         raise Refusal(e.problem) from e
+    plan = quantizer.plan if mix is None else quantizer.place(mix.skip)
     grain = "per channel" if shop.target.types.per_channel else "per tensor"
     recipe = {
         **shop.graph_recipe,
         "quantised": f"static, Q/DQ, {shop.target.why}, {grain}",
         "ranges": f"{best.method} over {len(shop.samples.feeds)} samples",
-        "kept in float": _kept(shop, quantizer.plan) or "nothing",
+        "kept in float": _kept(shop, plan) or "nothing",
     }
+    if best.corrected:
+        recipe["biases"] = "corrected for what rounding the weights shifts on average"
     if why:
         recipe["does not pay"] = why
-    return Draft(best.model, recipe, calibrated=True, accuracy=best.accuracy, plan=plan_of(shop, quantizer.plan))
+    told = plan_of(shop, plan)
+    if mix is None:
+        return Draft(best.model, recipe, calibrated=True, accuracy=best.accuracy, plan=told)
+    recipe["search"] = mix.text
+    told |= {node: mix.why[name] for node in told if (name := node.split(" ", 1)[1]) in mix.why}
+    return Draft(mix.model, recipe, calibrated=True, accuracy=mix.accuracy, plan=told)
+
+
+def _mixed(shop: Workshop, best: _Trial, skip: Collection[str]) -> Mixed | None:
+    """The search for a better mix of precisions, where there is time for one and something to judge it with."""
+    if best.accuracy is None:
+        return None
+    holds = accuracy.why_unfit(best.accuracy, shop.model.accuracy_floor) is None
+    seconds = shop.options.search_s if shop.options.search_s is not None else 0.0 if holds else RESCUE_S
+    if seconds <= 0:
+        return None
+    shop.advance(0.9, f"searching a mix, up to {seconds:g} s")
+    quantizer = StaticInt8(shop.graph, shop.samples.feeds, shop.target.types, skip=skip, flexible=True)
+    search = Search(shop, quantizer, best.method, corrected=best.corrected, seconds=seconds)
+    return search.run(best.model, best.accuracy)
 
 
 def check_feeds(shop: Workshop) -> None:
@@ -152,6 +183,11 @@ def _calibrated(shop: Workshop, quantizer: StaticInt8) -> _Trial:
         if best is None or best.accuracy is None or measured.value > best.accuracy.value:
             best = trial
     assert best is not None
+    shop.advance(0.9, "correcting biases")
+    model = quantizer.make(best.method, corrected=True)
+    measured = shop.measure(shop.on_disk(model, "corrected"))
+    if measured is not None and best.accuracy is not None and measured.value > best.accuracy.value:
+        return _Trial(best.method, model, measured, corrected=True)
     return best
 
 

@@ -131,6 +131,7 @@ class Workshop:
             "judged": f"{self.model.metric} {self.model.accuracy_floor}",
             "axes": str(sorted(options.axes.items())),
             "method": str(options.method),
+            "search": str(options.search_s),
             "target": f"{self.target.isa} {self.target.types}",
             "rules": RULES,
             **tools(),

@@ -40,6 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--axis", action="append", default=[], metavar="NAME=SIZE", help="fix a dynamic axis in what is built"
     )
+    parser.add_argument(
+        "--prune", action="store_true", help="make the 2:4 pruned artifact also where no runtime gains from it"
+    )
+    parser.add_argument(
+        "--search-s",
+        type=float,
+        metavar="SECONDS",
+        help="search so long for the best mix of INT8 and float (default: only where INT8 misses the accuracy floor)",
+    )
     parser.add_argument("--explain", action="store_true", help="what was done, and what stays in float and why")
     parser.add_argument("--json", action="store_true", help="print the artifact records as JSON")
 
@@ -47,11 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from edgekit.build import Options, report
     from edgekit.catalog import load_model
-    from edgekit.cli.numbers import parse_axes
+    from edgekit.cli.numbers import not_below_zero, parse_axes
     from edgekit.cli.progress import share_bar
     from edgekit.config import home
     from edgekit.fetch import standard_artifact
 
+    not_below_zero(search_s=args.search_s)
     model, state = load_model(args.model), home()
     if model.source.format != "onnx":
         return _nothing_to_build(model, state)
@@ -61,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         metric=args.metric,
         axes=parse_axes(args.axis),
         method=args.ranges,
+        search_s=args.search_s,
+        prune=args.prune,
     )
     standard_artifact(model, state)  # the download has its own progress; without it the shares below mean little
     with share_bar() as progress:
