@@ -230,6 +230,23 @@ def test_mosquitto_stops_what_is_not_theirs(heard: set[Case], case: Case) -> Non
 
 @pytest.mark.broker
 @needs_mosquitto
+@pytest.mark.parametrize("user", ["collector", "operator", "reader", "steward"])
+def test_only_the_steward_may_forget_a_device_and_nobody_else_is_told_it_worked(
+    guarded: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], user: str
+) -> None:
+    (tmp_path / "secret").write_text(PASSWORDS[user])
+    verb = ["fleet", "forget", "hall/gone", "--port", str(guarded.port), "--for", "0.1"]
+    code = main([*verb, "--username", user, "--password-file", str(tmp_path / "secret")])
+    out, err = capsys.readouterr()
+    if user == "steward":
+        assert (code, out) == (0, "hall/gone: forgotten\n")
+    else:
+        assert (code, out) == (4, "")
+        assert "does not let this user forget devices; the steward may" in err
+
+
+@pytest.mark.broker
+@needs_mosquitto
 @needs_clients
 @pytest.mark.parametrize(("user", "password"), [("operator", "wrong"), ("nobody", "x"), ("hall/cam-3", "one")])
 def test_mosquitto_turns_strangers_away(guarded: Broker, user: str, password: str) -> None:

@@ -95,8 +95,8 @@ def _forget(args: argparse.Namespace) -> int:
             if (site, device) not in alive:
                 watcher.forget(site, device)
     finally:
-        watcher.stop()
-    if watcher.refused:
+        delivered = watcher.stop()
+    if watcher.refused or not delivered:  # MQTT 5 refuses in words, others hang up
         raise BrokerError(f"{config.host}:{config.port}", "does not let this user forget devices; the steward may")
     for site, device in devices:
         if (site, device) not in alive:

@@ -52,9 +52,9 @@ class Watcher:
         """Connect in the background, and ask every device to introduce itself; again after each reconnect."""
         self._link.start()
 
-    def stop(self) -> None:
-        """Disconnect and end."""
-        self._link.stop()
+    def stop(self) -> bool:
+        """Disconnect and end. True when the broker has everything that was to be sent."""
+        return self._link.stop()
 
     def drain(self) -> list[Received]:
         """What arrived since the last call, oldest first."""
