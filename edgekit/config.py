@@ -57,6 +57,11 @@ def home(environ: Mapping[str, str] = os.environ) -> Home:
     return Home(base / "edgekit")
 
 
+def convert_environment(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the tools that convert to LiteRT live: $EDGEKIT_CONVERT, else beside the environment edgekit runs in."""
+    return Path(environ.get("EDGEKIT_CONVERT") or Path(sys.prefix).parent / ".venv-convert")
+
+
 @dataclass(frozen=True, slots=True)
 class Supervisor:
     """What systemd expects of a daemon. None: it is not asked."""
@@ -156,6 +161,10 @@ class ModelConfig(_Section, frozen=True, kw_only=True):
     axes: Mapping[str, int] = {}
     tolerant: TolerantConfig | None = None
     batch: BatchConfig | None = None
+    policy: Literal["priority", "cascade"] = "priority"
+    "cascade: a compressed artifact answers first, the standard what that is not sure of."
+    agreement: float = 0.99
+    "Of a cascade with the standard, kept on inputs that are like the evaluation data."
     shadow: float | None = None
     "Share of requests that run on the standard artifact too; None: 0.001 where a lane has it anyway, else none."
     isolation: Literal["auto", "thread", "process"] = "auto"
@@ -250,6 +259,7 @@ def _check_numbers(config: DaemonConfig, path: Path | str) -> None:
             ("model.latency_ms", model.latency_ms, 0.001, endless),
             ("model.memory_mb", model.memory_mb, 1, endless),
             ("model.shadow", model.shadow, 0, 1),
+            ("model.agreement", model.agreement, 0, 0.9999),
             ("model.accuracy_floor", model.accuracy_floor, 0, 1),
             ("model.threads", model.threads, 1, endless),
             *((f"model.axes.{name}", size, 1, endless) for name, size in model.axes.items()),

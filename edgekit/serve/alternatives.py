@@ -12,7 +12,7 @@ from edgekit.bench import store
 from edgekit.config import Home
 from edgekit.errors import RuntimeUnavailable
 from edgekit.fetch import all_artifacts
-from edgekit.serve.lane import SHADOW
+from edgekit.serve.lane import CAREFUL, SHADOW
 from edgekit.serve.plan import Plan, pinned_plan
 
 
@@ -20,6 +20,13 @@ def standard_plan(plan: Plan, *, home: Home) -> Plan:
     """The standard artifact on one thread, to compare with."""
     wanted = msgspec.structs.replace(plan.wanted, artifact=STANDARD, threads=1, batch=None)
     return replace(pinned_plan(plan.model, wanted, all_artifacts(plan.model, home), threads=1), lane=SHADOW)
+
+
+def careful_plan(plan: Plan, *, home: Home) -> Plan:
+    """The standard artifact with the plan's threads, for what a compressed one is not sure of."""
+    wanted = msgspec.structs.replace(plan.wanted, artifact=STANDARD)
+    threads = plan.settings.threads
+    return replace(pinned_plan(plan.model, wanted, all_artifacts(plan.model, home), threads=threads), lane=CAREFUL)
 
 
 def smaller_plan(plan: Plan, *, home: Home, threads: int) -> Plan | None:

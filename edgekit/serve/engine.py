@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from edgekit.errors import EdgekitError, RequestError
 from edgekit.serve.cache import ResultCache, digest
 from edgekit.serve.job import Answer, Job, LaneClosed, Outcome
-from edgekit.serve.lane import REALTIME, SHADOW, TOLERANT, Lane
+from edgekit.serve.lane import CAREFUL, REALTIME, SHADOW, TOLERANT, Lane
 from edgekit.serve.pace import Refused
 from edgekit.serve.parameters import Step
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from edgekit.serve.cascade import Cascade
 
 ROOM = 2.0
 """A request with a deadline and no priority is tolerant when the tolerant lane is expected to need half of it."""
@@ -29,15 +31,18 @@ class ServedModel:
         self.tolerant: Lane | None = None
         self.standard: Lane | None = None
         "A lane that answers nobody: what answers are compared with (see `shadow`)."
+        self.careful: Lane | None = None
+        self.cascade: Cascade | None = None
+        "Gives what the real-time lane is not sure of to `careful`."
 
     @property
     def lanes(self) -> Iterator[Lane]:
         """Those that are loaded."""
-        return (lane for lane in (self.lane, self.tolerant, self.standard) if lane is not None)
+        return (lane for lane in (self.lane, self.tolerant, self.standard, self.careful) if lane is not None)
 
     def by_name(self, name: str) -> Lane | None:
         """The lane called `name`."""
-        return {REALTIME: self.lane, TOLERANT: self.tolerant, SHADOW: self.standard}[name]
+        return {REALTIME: self.lane, TOLERANT: self.tolerant, SHADOW: self.standard, CAREFUL: self.careful}[name]
 
     def swap(self, name: str, lane: Lane | None) -> Lane | None:
         """Requests go to `lane` from now on; the one before is the caller's to close."""
@@ -46,6 +51,8 @@ class ServedModel:
             self.tolerant = lane
         elif name == SHADOW:
             self.standard = lane
+        elif name == CAREFUL:
+            self.careful = lane
         else:
             self.lane = lane
         return old
@@ -64,6 +71,8 @@ class ServedModel:
         Raises Refused, and LaneClosed when the model is not served any more.
         """
         lane = self._route(job, priority)
+        if self.cascade is not None and lane is self.lane and job.step is None:
+            job.done = self.cascade.then(job)
         if lane.cache is not None and not no_cache:
             job.fingerprint = digest(job.inputs)
             for knowing in dict.fromkeys((lane, self.ready_lane())):

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REALTIME, TOLERANT, SHADOW = "realtime", "tolerant", "shadow"
+REALTIME, TOLERANT, SHADOW, CAREFUL = "realtime", "tolerant", "shadow", "careful"
+LOWERED = (TOLERANT, SHADOW)
+"""Lanes that real-time work goes before."""
 
 
 class Lane:

@@ -11,17 +11,18 @@ import msgspec
 from edgekit.artifact import STANDARD
 from edgekit.catalog import load_model
 from edgekit.config import CacheConfig, DaemonConfig, Home, ModelConfig
-from edgekit.device.memory import available_bytes
 from edgekit.device.probe import Facts
-from edgekit.device.tree import Tree
-from edgekit.errors import ConfigError, NoUsableArtifact
+from edgekit.errors import ConfigError
 from edgekit.manifest import Model
-from edgekit.serve.alternatives import measured_peak_bytes, next_plan, smaller_plan, standard_plan
+from edgekit.serve.admission import admitted, is_same
+from edgekit.serve.alternatives import careful_plan, standard_plan
 from edgekit.serve.cache import ResultCache
+from edgekit.serve.cascade import Cascade
+from edgekit.serve.certainty import threshold_for
 from edgekit.serve.engine import Engine, ServedModel
 from edgekit.serve.failures import Ledger
-from edgekit.serve.guard import FRUGAL, NORMAL, REFUSING, SMALL, give_back
-from edgekit.serve.lane import REALTIME, SHADOW, TOLERANT, Lane
+from edgekit.serve.guard import FRUGAL, NORMAL, REFUSING, give_back
+from edgekit.serve.lane import CAREFUL, REALTIME, SHADOW, TOLERANT, Lane
 from edgekit.serve.opening import load_lane
 from edgekit.serve.plan import Plan, make_plan, make_tolerant_plan
 from edgekit.serve.precedence import Precedence
@@ -113,6 +114,8 @@ class Loader:
             for served in list(self.engine.models.values()):
                 if served.lane is not None:
                     served.lane.on_answer = None
+                served.cascade = None
+                self._free(served, CAREFUL)
                 self._free(served, SHADOW)
                 self._free(served, TOLERANT)
             give_back()
@@ -131,7 +134,14 @@ class Loader:
         plan = make_plan(
             model, wanted, home=self.home, facts=self.facts, threads=share, progress=lambda t, _: self.on_progress(t)
         )
-        plan = self._fitting(plan, share)
+        plan = admitted(
+            plan,
+            current=self.plans.get((model.name, plan.lane)),
+            level=self.level,
+            home=self.home,
+            threads=share,
+            ledger=self.ledger,
+        )
         self._log(plan)
         if served.lane is None:
             self.tell(plan.state("loading"))
@@ -147,8 +157,26 @@ class Loader:
             self._serve(served, second)
         else:
             self._free(served, TOLERANT)
+        self._set_cascade(served, plan)
         self._set_shadow(served, plan)
         self.tell(_with_tolerant(plan.state("ready"), second))
+
+    def _set_cascade(self, served: ServedModel, plan: Plan) -> None:
+        """The standard beside a compressed artifact, for what that is not sure of."""
+        if plan.wanted.policy != "cascade" or self.level >= FRUGAL or plan.artifact.record.name == STANDARD:
+            if plan.wanted.policy == "cascade":
+                why = "memory is short" if self.level >= FRUGAL else "the standard is what was selected"
+                logger.warning("%s: no cascade: %s", plan.model.name, why)
+            served.cascade = None
+            self._free(served, CAREFUL)
+            return
+        second = careful_plan(plan, home=self.home)
+        threshold, unsure = threshold_for(plan, second, home=self.home, progress=self.on_progress)
+        self._serve(served, second)
+        lane = served.by_name(CAREFUL)
+        assert lane is not None, "it has just been loaded"
+        served.cascade = Cascade(lane, threshold)
+        logger.info("%s: a margin below %.4f is unsure: %.1f %% of inputs", plan.model.name, threshold, 100 * unsure)
 
     def _set_shadow(self, served: ServedModel, plan: Plan) -> None:
         """Compare the real-time lane's answers with the standard's, where that is another artifact and not too dear."""
@@ -173,39 +201,6 @@ class Loader:
         if self.recorder is not None:
             self.recorder.shadow(model=lane.model, lane=lane.name, artifact=lane.artifact, agreed=agreed)
 
-    def _fitting(self, plan: Plan, threads: int) -> Plan:
-        """`plan`, or the smallest artifact when memory is short or the plan's measured peak does not fit.
-
-        Raises NoUsableArtifact when that does not fit either.
-        """
-        plan = self._not_failing(plan, threads)
-        if _is_same(self.plans.get((plan.model.name, plan.lane)), plan) and self.level < SMALL:
-            return plan
-        why = "memory is short" if self.level >= SMALL else _why_not_fit(plan, self.home)
-        if why is None:
-            return plan
-        refused = [(plan.label, why)]
-        smaller = smaller_plan(plan, home=self.home, threads=threads)
-        if smaller is None:
-            if self.level >= SMALL:
-                return plan
-            raise NoUsableArtifact(plan.model.name, refused)
-        if (still := _why_not_fit(smaller, self.home)) is not None:
-            raise NoUsableArtifact(plan.model.name, [*refused, (smaller.label, still)])
-        logger.warning("%s: not %s: %s", plan.model.name, plan.label, why)
-        return smaller
-
-    def _not_failing(self, plan: Plan, threads: int) -> Plan:
-        """`plan`, or the next candidate while its runtime has failed too often of late."""
-        if self.ledger is None or not self.ledger.is_out(plan.producer):
-            return plan
-        other = next_plan(plan, home=self.home, threads=threads, is_out=self.ledger.is_out)
-        if other is None:
-            logger.error("%s: %s fails again and again, and there is nothing else to run", plan.model.name, plan.label)
-            return plan
-        logger.warning("%s: %s instead: %s", plan.model.name, other.label, other.reasons[0])
-        return other
-
     def _log(self, plan: Plan) -> None:
         lane = "" if plan.lane == REALTIME else f" ({plan.lane})"
         logger.info("%s%s: %s: %s", plan.model.name, lane, plan.label, "; ".join(plan.reasons))
@@ -213,7 +208,7 @@ class Loader:
     def _serve(self, served: ServedModel, plan: Plan) -> None:
         """Load the lane beside the one there is, switch, then let the old one finish. Nothing to do when they agree."""
         key = (served.name, plan.lane)
-        if _is_same(self.plans.get(key), plan):
+        if is_same(self.plans.get(key), plan):
             return
         lane = self._load_marked(plan)
         if plan.lane != REALTIME:
@@ -244,7 +239,8 @@ class Loader:
 
     def _remove(self, name: str) -> None:
         served = self.engine.models.pop(name)
-        for lane in (SHADOW, TOLERANT, REALTIME):
+        served.cascade = None
+        for lane in (CAREFUL, SHADOW, TOLERANT, REALTIME):
             self._free(served, lane)
         logger.info("%s: not served any more", name)
 
@@ -256,18 +252,6 @@ class Loader:
                 self.ledger.release(lane.mark)
         else:
             logger.error("%s: a replaced lane is stuck in an inference; its memory is not freed", lane.model)
-
-
-def _why_not_fit(plan: Plan, home: Home) -> str | None:
-    """Admission: what was measured to need more than is available now is not loaded."""
-    peak, free = measured_peak_bytes(plan, home), available_bytes(Tree())
-    if peak is None or free is None or peak <= free:
-        return None
-    return f"peaked at {peak / 2**20:.0f} MiB when measured, {free / 2**20:.0f} MiB are available"
-
-
-def _is_same(old: Plan | None, new: Plan) -> bool:
-    return old is not None and (old.artifact, old.settings, old.wanted) == (new.artifact, new.settings, new.wanted)
 
 
 def _check_alike(first: Lane, second: Lane) -> None:

@@ -15,7 +15,7 @@ from edgekit.runtimes.axes import OPEN
 from edgekit.runtimes.session import Session, open_session
 from edgekit.serve.batching import Batching, sizes_that_pay, sizes_up_to, why_not_batched
 from edgekit.serve.cache import ResultCache
-from edgekit.serve.lane import REALTIME, Lane
+from edgekit.serve.lane import LOWERED, Lane
 from edgekit.serve.plan import Plan
 from edgekit.serve.precedence import Precedence, run_lowered
 from edgekit.serve.remote import RemoteSession
@@ -54,7 +54,7 @@ def load_lane(
         producer=plan.producer,
         cache=cache if plan.is_cached else None,
         batching=batching,
-        is_lowered=plan.lane != REALTIME and not plan.is_isolated,
+        is_lowered=plan.lane in LOWERED and not plan.is_isolated,
     )
     lane.warm_up(lambda text: logger.info("%s: %s", name, text))
     lane.start()
@@ -62,7 +62,7 @@ def load_lane(
 
 
 def _open(plan: Plan, stuck_s: float, precedence: Precedence | None) -> Session:
-    path, is_lowered = plan.artifact.path, plan.lane != REALTIME
+    path, is_lowered = plan.artifact.path, plan.lane in LOWERED
     if plan.is_isolated:
         above = precedence if is_lowered else None
         return RemoteSession(path, plan.settings, stuck_s=stuck_s, is_lowered=is_lowered, precedence=above)
