@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build bench-console soak clean
+.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build bench-prune bench-console soak picture clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -32,6 +32,17 @@ help: ## this list
 
 .venv-peers: .venv-peers/.ready ## what the benchmarks compare with: NNCF, ai-edge-quantizer, MLServer
 .PHONY: .venv-peers
+
+# onnx2tf wants Python 3.12 or newer, which need not be the one that edgekit runs on.
+.venv-convert/.ready: pyproject.toml
+	@for p in "$(PYTHON)" python3.14 python3.13 python3.12 $(HOME)/.pyenv/versions/3.1[2-9]*/bin/python; do \
+	  if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
+	    exec .ci/venv .venv-convert "$$p" onnx2tf ai-edge-quantizer ai-edge-litert; fi; done; \
+	  echo "edgekit: converting to LiteRT needs Python 3.12 or newer, none was found; name one: make .venv-convert PYTHON=python3.12" >&2; exit 1
+	@touch $@
+
+.venv-convert: .venv-convert/.ready ## what converts ONNX to LiteRT: onnx2tf, ai-edge-quantizer (Python 3.12 or newer)
+.PHONY: .venv-convert
 
 demo: .venv/.demo ## the main job on this machine: probe, build, bench, select, serve, watch
 	@$(BIN)/edgekit demo
@@ -63,14 +74,19 @@ bench-serve: .venv/.dev ## the daemon's overhead over a bare session.run, side b
 bench-build: .venv/.dev ## the builder beside other quantisers; MODELS="digits minilm" for some, RESULTS=folder to go on later
 	@$(BIN)/python tests/bench/bench_build.py $(MODELS) $(if $(RESULTS),--results $(RESULTS))
 
+bench-prune: .venv/.dev ## what pruning to 2:4 keeps and gains beside the standard and INT8
+	@$(BIN)/python tests/bench/bench_prune.py
+
 torture: .venv/.dev ## cut the power at every write of an update (POINTS=N: at most so many of each kind)
 	@PYTHONPATH=. $(BIN)/python tests/torture/torture.py $(if $(POINTS),--points $(POINTS) --updates 10 --restarts 20)
 
 bench-fleet: .venv/.dev ## 10,000 simulated devices, a broker and a collector; FLEET="--devices 1000 --seconds 30" for less
 	@$(BIN)/python tests/bench/bench_fleet.py $(FLEET)
 
-soak-fleet: .venv/.dev ## kill -9 of devices, broker and collector, 200 times: nothing accepted is lost or doubled
-	@EDGEKIT_KILLS=200 $(BIN)/python -m pytest -q --timeout=1800 tests/test_fleet_kills.py
+soak-fleet: .venv/.dev ## kills, a cut cable and garbage in full numbers: nothing accepted is lost or doubled
+	@EDGEKIT_KILLS=200 $(BIN)/python -m pytest -q -s --timeout=1800 tests/test_fleet_kills.py
+	@EDGEKIT_LINK_DOWN_S=120 $(BIN)/python -m pytest -q -s --timeout=600 tests/test_link_down.py
+	@EDGEKIT_FUZZ=100000 $(BIN)/python -m pytest -q -s --timeout=1200 tests/test_garbage.py
 
 soak: soak-fleet torture bench-repeat ## the full counts of what CI runs in small; an hour or more
 	@$(BIN)/python tests/bench/soak_serve.py
@@ -86,6 +102,9 @@ bench-select: .venv/.dev ## the search of `select` against an exhaustive sweep o
 
 bench-repeat: .venv/.dev ## a difference of 5 % decided ten times, with and without a busy neighbour
 	@$(BIN)/python tests/bench/bench_repeat.py
+
+picture: .venv/.dev ## docs/report.png: a real HTML report of ocr-detector, measured here and seen in Chromium
+	@$(BIN)/python tests/bench/picture.py
 
 wheel: .venv/.dev ## dist/edgekit_deploy-*.whl
 	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .

@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from edgekit.artifact import Artifact
 from edgekit.catalog import load_model
-from edgekit.config import home
+from edgekit.config import convert_environment, home
 from edgekit.errors import FetchError
 from edgekit.fetch import standard_artifact
 
@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("edgekit", deadline=None)
 settings.load_profile("edgekit")
 HOME = home()  # the user's own, taken before any test points it elsewhere
+CONVERT = convert_environment()
+os.environ["EDGEKIT_CONVERT"] = "/nowhere"  # a conversion takes seconds: only the tests of it want one
 
 
 @pytest.fixture(scope="session")

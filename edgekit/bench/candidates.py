@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from edgekit.artifact import Artifact
 from edgekit.bench.record import Settings
 from edgekit.manifest import Model
-from edgekit.runtimes.ahead import AS_SAVED, why_not_here
+from edgekit.runtimes.ahead import AS_SAVED, SPARSE_OPTIONS, why_not_here
 from edgekit.runtimes.available import installed_runtimes, installed_version
 from edgekit.runtimes.axes import session_axes
 from edgekit.runtimes.session import RUNTIMES, SessionSettings
@@ -76,6 +76,9 @@ def _ways(artifact: Artifact, runtime: str, counts: Sequence[int], hooks: Sequen
     """How one runtime may open one artifact: its CPU at each thread count, and each accelerator once."""
     if artifact.record.requires:  # compiled for a delegate: nothing else can run it
         return [SessionSettings(runtime=runtime, providers=(), delegate=artifact.record.requires[0])]
+    if bound := artifact.record.bound_to.get("provider"):  # pruned for it: elsewhere its zeros gain nothing
+        sparse = ((bound, SPARSE_OPTIONS), *CPU_PROVIDERS)
+        return [SessionSettings(runtime=runtime, providers=sparse)] if bound in hooks else []
     providers = CPU_PROVIDERS if runtime == "onnxruntime" else ()
     if artifact.record.twin_of:  # optimised for this runtime's own CPU kernels
         return [

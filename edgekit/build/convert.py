@@ -8,19 +8,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from edgekit.config import convert_environment
 from edgekit.errors import ArtifactError, RuntimeUnavailable
 
-ENVIRONMENT = ".venv-convert"
 TIMEOUT_S = 300.0
 MEMORY_BYTES = 8 * 1024**3
-MEND = f"make {ENVIRONMENT} (needs Python 3.12 or newer)"
+MEND = "make .venv-convert (needs Python 3.12 or newer)"
 _OFFLINE = "http://127.0.0.1:9"  # the discard port: whatever the tools would fetch, they must do without
 Feed = Mapping[str, np.ndarray]
 
@@ -34,11 +33,11 @@ class Converted(NamedTuple):
 
 
 def python_of(environment: Path | None = None) -> Path:
-    """The interpreter of the converting environment, by default beside the one that edgekit runs in.
+    """The interpreter of the converting environment, by default where the configuration says it is.
 
     Raises RuntimeUnavailable, with the command that makes it.
     """
-    found = (environment or Path(sys.prefix).parent / ENVIRONMENT) / "bin/python"
+    found = (environment or convert_environment()) / "bin/python"
     if not found.is_file():
         raise RuntimeUnavailable("onnx2tf", f"there is no {found.parent.parent}", MEND)
     return found

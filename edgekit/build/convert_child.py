@@ -21,11 +21,34 @@ def main(job_path: str) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (int(job["memory_bytes"]),) * 2)
     folder = Path(job["folder"])
     floats = to_litert(Path(job["source"]), folder, job["inputs"])
-    print(f"float32: {floats.stat().st_size} bytes", flush=True)
+    tell(floats)
     if job["samples"]:
         to_int8(floats, Path(job["samples"]), folder / "int8.tflite")
-        print(f"int8: {(folder / 'int8.tflite').stat().st_size} bytes", flush=True)
+        tell(folder / "int8.tflite")
     return 0
+
+
+def tell(path: Path) -> None:
+    """Beside a file, as JSON, what it holds: bytes of int8 and float32 constants, operators that compute in float."""
+    import numpy as np
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    model = Interpreter(str(path), experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+    tensors = {tensor["index"]: tensor for tensor in model.get_tensor_details()}
+    operators = model._get_ops_details()
+    made = {int(index) for operator in operators for index in operator["outputs"]}
+    sizes, floats = {"int8": 0, "float32": 0}, dict[str, int]()
+    for index, tensor in tensors.items():
+        kind = np.dtype(tensor["dtype"]).name
+        if index not in made and kind in sizes:
+            sizes[kind] += int(np.prod(tensor["shape"])) * np.dtype(tensor["dtype"]).itemsize
+    for operator in operators:
+        kinds = {np.dtype(tensors[int(i)]["dtype"]).name for i in operator["outputs"] if int(i) in tensors}
+        if "float32" in kinds and operator["op_name"] != "DEQUANTIZE":
+            floats[operator["op_name"]] = floats.get(operator["op_name"], 0) + 1
+    told = {"int8_bytes": sizes["int8"], "float_bytes": sizes["float32"], "float_operators": floats}
+    path.with_suffix(".json").write_text(json.dumps(told), encoding="utf-8")
+    print(path.name, path.stat().st_size, "bytes", json.dumps(told), flush=True)
 
 
 def to_litert(source: Path, folder: Path, inputs: list[str]) -> Path:

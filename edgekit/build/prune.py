@@ -17,7 +17,8 @@ from onnx import numpy_helper
 from edgekit.build import ort
 from edgekit.build import prune_solve as solve
 from edgekit.build.edit import Graph
-from edgekit.build.prune_moments import Feed, moments_of
+from edgekit.build.prune_moments import Feed as Feed
+from edgekit.build.prune_moments import moments_of, moments_of_all
 from edgekit.build.prune_pattern import Layer, from_matrix, layers, matrix
 from edgekit.errors import ArtifactError
 
@@ -61,7 +62,12 @@ def by_magnitude(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def alone(model: onnx.ModelProto, feeds: Sequence[Feed], progress: Progress | None = None) -> dict[str, Solution]:
     """Each eligible layer solved by itself; name of the layer -> its solution."""
-    return dict(_solved(model, model, eligible_layers(model), feeds, progress))
+    graph, chosen, found = Graph(model), eligible_layers(model), {}
+    for layer, moments in zip(chosen, moments_of_all(model, chosen, feeds), strict=True):
+        found[layer.name] = _second_order(graph, layer, moments)
+        if progress:
+            progress(len(found) / len(chosen))
+    return found
 
 
 def prune(
@@ -116,7 +122,7 @@ def _solved(
     feeds: Sequence[Feed],
     progress: Progress | None,
 ) -> list[tuple[str, Solution]]:
-    """Solutions in order; where `now` is another model than `before`, each is put into it before the next is sought."""
+    """Solutions in order, each put into `now` before the next is sought."""
     graph, found = Graph(before), []
     seen: tuple[str, bool] | None = None
     moments: solve.Moments | None = None
@@ -125,8 +131,7 @@ def _solved(
             moments, seen = moments_of(before, now, layer, feeds), (layer.source, layer.bias is None)
         assert moments is not None
         solution = _second_order(graph, layer, moments)
-        if now is not before:
-            store(now, solution.constants)
+        store(now, solution.constants)
         found.append((layer.name, solution))
         if progress:
             progress((done + 1) / len(chosen))

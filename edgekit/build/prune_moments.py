@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
 from edgekit.build import ort
-from edgekit.build.edit import Graph, attribute
+from edgekit.build.edit import Graph, attribute, names_read
 from edgekit.build.prune_pattern import Layer
 from edgekit.build.prune_solve import Moments
 
@@ -21,32 +21,89 @@ Feed = Mapping[str, np.ndarray]
 
 
 class Watched:
-    """A float model that computes one inner tensor and nothing behind it."""
+    """A float model that computes some inner tensors and nothing behind them."""
 
-    def __init__(self, model: onnx.ModelProto, tensor: str) -> None:
-        watched = onnx.ModelProto()
-        watched.CopyFrom(model)
-        self._is_input = tensor in {value.name for value in model.graph.input}
-        self._tensor = tensor
-        del watched.graph.output[:]
-        watched.graph.output.append(onnx.ValueInfoProto(name=tensor))
-        self._session: Any = None if self._is_input else ort.open_model(watched.SerializeToString(), "pruning")
+    def __init__(self, model: onnx.ModelProto, tensors: Sequence[str]) -> None:
+        given = {value.name for value in model.graph.input}
+        self._tensors, self._inner = list(tensors), [name for name in tensors if name not in given]
+        self._session: Any = None
+        if self._inner:
+            self._session = ort.open_model(up_to(model, self._inner).SerializeToString(), "pruning")
 
-    def __call__(self, feed: Feed) -> np.ndarray:
-        return feed[self._tensor] if self._is_input else ort.run(self._session, [self._tensor], feed)[0]
+    def __call__(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Tensor -> its value."""
+        inner = ort.run(self._session, self._inner, feed) if self._inner else []
+        return {name: feed[name] for name in self._tensors if name in feed} | dict(zip(self._inner, inner, strict=True))
+
+
+def up_to(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
+    """The part of `model` that makes `tensors`, which become its outputs."""
+    graph, wanted, needed = Graph(model), list(tensors), set[str]()
+    while wanted:
+        node = graph.producer.get(wanted.pop())
+        if node is not None and node.output[0] not in needed:
+            needed.add(node.output[0])
+            wanted += names_read(node)
+    nodes = [node for node in graph.nodes if node.output[0] in needed]
+    read = {name for node in nodes for name in names_read(node)}
+    part = onnx.helper.make_graph(
+        nodes,
+        "part",
+        model.graph.input,
+        [onnx.ValueInfoProto(name=name) for name in tensors],
+        [tensor for tensor in model.graph.initializer if tensor.name in read],
+    )
+    made: onnx.ModelProto = onnx.helper.make_model(part, opset_imports=model.opset_import, ir_version=model.ir_version)
+    return made
 
 
 def moments_of(before: onnx.ModelProto, now: onnx.ModelProto, layer: Layer, feeds: Sequence[Feed]) -> Moments:
     """Moments of the inputs of `layer` over `feeds`, one sample in memory at a time; float64."""
-    source = _before_pooling(Graph(before), layer)
-    node = Graph(before).producer[layer.name]
-    plain = source != layer.source
-    old, new = Watched(before, source), Watched(now, source)
-    size = layer.channels if plain or layer.kind != "Conv" else layer.channels * _pixels(before, node)
-    sums = _Sums(size)
+    look = _Look(Graph(before), layer)
+    old, new = Watched(before, [look.source]), Watched(now, [look.source])
     for feed in feeds:
-        sums.add(_rows(old(feed), node, plain), _rows(new(feed), node, plain) if now is not before else None)
-    return sums.moments(centred=layer.bias is not None)  # without a bias the means are part of what must be fitted
+        look.add(old(feed)[look.source], new(feed)[look.source])
+    return look.moments()
+
+
+def moments_of_all(model: onnx.ModelProto, chosen: Sequence[Layer], feeds: Sequence[Feed]) -> Iterator[Moments]:
+    """For each of `chosen`, its inputs as `model` makes them, before and now alike; one pass over `feeds`."""
+    graph = Graph(model)
+    looks = {(layer.source, layer.bias is None): _Look(graph, layer) for layer in chosen}
+    watched = Watched(model, list(dict.fromkeys(look.source for look in looks.values())))
+    for feed in feeds:
+        values = watched(feed)
+        for look in looks.values():
+            look.add(values[look.source], None)
+    for layer in chosen:
+        yield looks[layer.source, layer.bias is None].moments()
+
+
+class _Look:
+    """Where the inputs of one layer are looked at, and what has been seen there."""
+
+    def __init__(self, graph: Graph, layer: Layer) -> None:
+        self.source = _before_pooling(graph, layer)
+        self._node, self._plain = graph.producer[layer.name], self.source != layer.source
+        weight = graph.constant(self._node.input[1])
+        assert weight is not None
+        pixels = int(np.prod(weight.shape[2:])) if layer.kind == "Conv" else 1
+        self._sums, self._centred = _Sums(layer.channels * pixels), layer.bias is not None
+
+    def add(self, before: np.ndarray, now: np.ndarray | None) -> None:
+        self._sums.add(self._rows(before), None if now is None else self._rows(now))
+
+    def moments(self) -> Moments:
+        """Without a bias the means are part of what must be fitted."""
+        return self._sums.moments(centred=self._centred)
+
+    def _rows(self, values: np.ndarray) -> np.ndarray:
+        if self._plain:  # in front of a global average: every pixel is one row
+            return np.moveaxis(values, 1, -1).reshape(-1, values.shape[1])
+        if self._node.op_type == "Conv":
+            return columns(values, self._node)
+        flat = values.reshape(-1, values.shape[-1])
+        return flat[:: max(1, len(flat) // MOST_ROWS)]
 
 
 class _Sums:
@@ -124,21 +181,6 @@ def _pads(
         return found
     flat = [int(p) for p in attribute(node, "pads", [0] * 2 * len(sizes))]
     return list(zip(flat[: len(sizes)], flat[len(sizes) :], strict=True))
-
-
-def _rows(values: np.ndarray, node: onnx.NodeProto, plain: bool) -> np.ndarray:
-    if plain:  # in front of a global average: every pixel is one row
-        return np.moveaxis(values, 1, -1).reshape(-1, values.shape[1])
-    if node.op_type == "Conv":
-        return columns(values, node)
-    flat = values.reshape(-1, values.shape[-1])
-    return flat[:: max(1, len(flat) // MOST_ROWS)]
-
-
-def _pixels(model: onnx.ModelProto, node: onnx.NodeProto) -> int:
-    weight = Graph(model).constant(node.input[1])
-    assert weight is not None
-    return int(np.prod(weight.shape[2:]))
 
 
 def _before_pooling(graph: Graph, layer: Layer) -> str:

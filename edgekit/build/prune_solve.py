@@ -1,7 +1,7 @@
 """Which weights of one layer go, and what the others become so that its outputs change least. Numbers only.
 
 The layer is a matrix of weights, rows its outputs; what it multiplies is known by second moments. Magnitude looks at
-the weights alone. Second order removes column by column and lets the columns still to come make up for it (optimal brain
+the weights alone. Second order removes column by column and lets those still to come make up for it (optimal brain
 surgeon, layer by layer); then the rest is fitted exactly to what the layer computed before.
 """
 

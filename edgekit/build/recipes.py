@@ -9,7 +9,7 @@ import msgspec
 import onnx
 
 from edgekit.artifact import STANDARD, Accuracy, Artifact
-from edgekit.build import ahead, plain, search, store
+from edgekit.build import ahead, convert_recipe, further, plain, prune_recipe, search, store
 from edgekit.build.quantize import dynamic_int8, matmul_share
 from edgekit.build.rewrite import shifts_as_depthwise
 from edgekit.build.same import difference
@@ -23,6 +23,7 @@ from edgekit.manifest import Model
 
 OPTIMIZED, STATIC, DYNAMIC = "standard-optimized", "flash-int8-static", "flash-int8-dynamic"
 OPENVINO = "flash-int8-openvino"
+FURTHER = (prune_recipe.recipe(), *convert_recipe.recipes())
 SAME = 1e-4
 """How much the optimised standard may differ from the standard."""
 
@@ -96,10 +97,12 @@ def _make_all(shop: Workshop, standard: Artifact) -> Report:
                 continue
         made.append(artifact)
     artifacts = [_with_accuracy(standard, made), *made]
-    shop.step("saving optimised forms", 0.9, 1.0)
+    shop.step("saving optimised forms", 0.9, 0.95)
     saved, is_new = _save_optimized(shop, artifacts, refused)
+    shop.step("further forms", 0.95, 1.0)
+    others, is_newer = further.make_all(shop, FURTHER, refused)
     shop.step("done", 1.0, 1.0)
-    return Report([*artifacts, *saved], refused, is_cached and not is_new)
+    return Report([*artifacts, *saved, *others], refused, is_cached and not (is_new or is_newer))
 
 
 def _save_optimized(shop: Workshop, artifacts: list[Artifact], refused: dict[str, str]) -> tuple[list[Artifact], bool]:
