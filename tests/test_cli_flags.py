@@ -13,6 +13,8 @@ from edgekit.cli.main import VERBS, build_parser, main
 Capture = pytest.CaptureFixture[str]
 NEEDED: dict[str, list[str]] = {
     "bench": ["digits"],
+    "build": ["digits"],
+    "rollout start": ["1.0"],
     "select": ["digits"],
     "run": ["digits", "--mqtt-host", "127.0.0.1"],
     "release create": ["1.0", "--config", "edgekit.toml"],
