@@ -9,7 +9,7 @@ import msgspec
 import onnx
 
 from edgekit.artifact import STANDARD, Accuracy, Artifact
-from edgekit.build import ahead, convert_recipe, further, plain, prune_recipe, search, store
+from edgekit.build import ahead, convert_recipe, further, plain, prune_recipe, search, smooth, store
 from edgekit.build.quantize import dynamic_int8, matmul_share
 from edgekit.build.rewrite import shifts_as_depthwise
 from edgekit.build.same import difference
@@ -23,7 +23,7 @@ from edgekit.manifest import Model
 
 OPTIMIZED, STATIC, DYNAMIC = "standard-optimized", "flash-int8-static", "flash-int8-dynamic"
 OPENVINO = "flash-int8-openvino"
-FURTHER = (prune_recipe.recipe(), *convert_recipe.recipes())
+FURTHER = (smooth.recipe(), prune_recipe.recipe(), *convert_recipe.recipes())
 SAME = 1e-4
 """How much the optimised standard may differ from the standard."""
 
