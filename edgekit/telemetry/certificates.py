@@ -50,7 +50,7 @@ class Authority:
         self.certificate = folder / "authority.pem"
         self._key = folder / "authority.key"
         if not (self.certificate.exists() and self._key.exists()):
-            key, certificate = _new("authority", {"CN": "edgekit broker"}, AUTHORITY_DAYS, signer=None)
+            key, certificate = _new("authority", {"CN": "edgekit broker authority"}, AUTHORITY_DAYS, signer=None)
             write_atomic(self._key, key, mode=0o600)
             write_atomic(self.certificate, certificate)
 
