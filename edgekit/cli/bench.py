@@ -26,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", metavar="FILE", help="also write a report with plots, one self-contained file")
     parser.add_argument("--why", action="store_true", help="where the time goes, operator by operator, in sentences")
+    parser.add_argument("--policy", action="store_true", help="standard, flash, or flash first: accuracy and mean cost")
+    parser.add_argument("--agreement", type=float, default=0.99, help="of a cascade with the standard (default: 0.99)")
     parser.add_argument("--export", metavar="FILE", help="write all measurements of the model that are stored here")
     parser.add_argument(
         "--merge", metavar="FILE", action="append", help="add measurements that were exported elsewhere"
@@ -78,6 +80,10 @@ def run(args: argparse.Namespace) -> int:
         from edgekit.cli.bench_why import run_why
 
         return run_why(args)
+    if args.policy:
+        from edgekit.cli.bench_policy import run_policy
+
+        return run_policy(args)
     if args.html:
         from edgekit.cli.bench_report import check_target
 
