@@ -353,6 +353,7 @@ def test_the_verb_reads_users_and_certificates_anew_on_sighup_and_keeps_who_is_s
         time.sleep(0.3)
         assert publishes(old)
         secret.unlink()
+        load_users(tmp_path, ["hall/cam-9"])  # as `edgekit provision --broker-dir` does
         verb.send_signal(signal.SIGHUP)
         assert verb.stderr is not None
         assert "read anew" in verb.stderr.readline()
@@ -360,6 +361,9 @@ def test_the_verb_reads_users_and_certificates_anew_on_sighup_and_keeps_who_is_s
         assert new != old
         assert until(lambda: publishes(new) and not publishes(old))
         assert listener.communicate(timeout=5)[0].split() == ["x", "x"]
+        newcomer = ["mosquitto_pub", *where[:-1], "edgekit/v1/hall/cam-9/status", "-u", "hall/cam-9", "-m", "x", "-P"]
+        newcomer += [(tmp_path / "secrets/devices/hall/cam-9").read_text().strip()]
+        assert subprocess.run(newcomer, capture_output=True, check=False).returncode == 0
     finally:
         verb.terminate()
         verb.communicate(timeout=10)
