@@ -1,7 +1,9 @@
 """Are the updated devices as good as the others? Proven within the bounds, proven worse, or not decided yet.
 
-Percentiles are those of merged histograms, never means of percentiles. Their uncertainty comes from drawing whole
-windows anew (bootstrap), because the requests of one window share its hardship and are no independent samples. Shares
+Percentiles are those of merged histograms, never means of percentiles. Their uncertainty comes from drawing stretches
+of time anew (bootstrap), the same for both sides: requests of one stretch share its hardship and are no independent
+samples, and a busy minute that hits both says nothing of the release. Where the others' samples are of another time,
+each side draws for itself. Shares
 (errors, shadow agreement) use Newcombe's interval for the difference of two proportions, which knows that no error
 among few requests proves little. Pure, and the same input gives the same answer.
 """
@@ -19,12 +21,16 @@ import numpy.typing as npt
 
 from edgekit.bench.stats import MIN_SAMPLES, SAMPLES_FOR_P99
 from edgekit.provision.evidence import Lane, Window
+from edgekit.telemetry.histogram import merge_all
 from edgekit.telemetry.messages import Histogram
 
 REPLICATES = 1000
 CONFIDENCE = 0.99
 SMALL_LANE = 0.05
 """Share of all requests."""
+PLENTY = 4
+"""Times the least number of samples: then a p99 that shows no difference, and lies within its bound, is taken for equal.
+Where one request in a hundred is much slower than the rest, the p99 falls into the gap and no number proves more."""
 _Z = 2.5758
 """Of the normal distribution for 99 %, two-sided."""
 Floats = npt.NDArray[np.float64]
@@ -135,36 +141,69 @@ def decisive(found: Sequence[Figure]) -> Figure | None:
 def _latencies(
     lane: Lane, updated: Sequence[Window], others: Sequence[Window], bounds: Bounds, counts: tuple[int, int]
 ) -> list[Figure]:
-    sides = [[w.latency for w in side if w.latency is not None and w.latency.count] for side in (updated, others)]
+    sides = [_by_time(side) for side in (updated, others)]
+    shared = sides[0].keys() & sides[1].keys()
+    if len(shared) >= MIN_SAMPLES:
+        sides = [{at: side[at] for at in shared} for side in sides]
+        counts = (_count(sides[0]), _count(sides[1]))
     enough = min(counts) >= max(1, bounds.samples) and min(map(len, sides)) >= MIN_SAMPLES
     names = (("p50", 0.5, bounds.p50_ratio), ("p99", 0.99, bounds.p99_ratio))
     if not enough:
         return [_figure(lane, name, None, bound, counts) for name, _, bound in names]
-    drawn = _draw(sides[0], sides[1], [q for _, q, _ in names])
-    return [_figure(lane, name, ratios, bound, counts) for (name, _, bound), ratios in zip(names, drawn, strict=True)]
+    drawn = _draw(sides[0], sides[1], [q for _, q, _ in names], together=len(shared) >= MIN_SAMPLES)
+    is_plenty = min(counts) >= PLENTY * bounds.samples
+    return [
+        _figure(lane, name, ratios, bound, counts, is_plenty=is_plenty and name == "p99")
+        for (name, _, bound), ratios in zip(names, drawn, strict=True)
+    ]
+
+
+def _by_time(side: Sequence[Window]) -> dict[int, Histogram]:
+    """All inferences of each stretch of time."""
+    parts: dict[int, list[Histogram]] = {}
+    for window in side:
+        if window.latency is not None and window.latency.count:
+            parts.setdefault(window.at, []).append(window.latency)
+    return {at: merged for at, found in sorted(parts.items()) if (merged := merge_all(found)) is not None}
+
+
+def _count(side: Mapping[int, Histogram]) -> int:
+    return sum(h.count for h in side.values())
 
 
 def _figure(
-    lane: Lane, name: str, found: tuple[float, float, float] | None, bound: float, counts: tuple[int, int]
+    lane: Lane,
+    name: str,
+    found: tuple[float, float, float] | None,
+    bound: float,
+    counts: tuple[int, int],
+    *,
+    is_plenty: bool = False,
 ) -> Figure:
+    """`is_plenty`: enough samples for "no difference was found" to count, where the tail never proves its bound."""
     value, low, high = found or (None, None, None)
     answer = Answer.OPEN
-    if low is not None and high is not None:
-        answer = Answer.WORSE if low > bound else Answer.WITHIN if high <= bound else Answer.OPEN
+    if value is not None and low is not None and high is not None:
+        no_difference = is_plenty and low <= 1.0 <= high and value <= bound
+        is_within = high <= bound or no_difference
+        answer = Answer.WORSE if low > bound else Answer.WITHIN if is_within else Answer.OPEN
     return Figure(lane=lane, name=name, answer=answer, value=value, low=low, high=high, bound=bound, samples=counts)
 
 
 def _draw(
-    updated: Sequence[Histogram], others: Sequence[Histogram], quantiles: Sequence[float]
+    updated: Mapping[int, Histogram], others: Mapping[int, Histogram], quantiles: Sequence[float], *, together: bool
 ) -> list[tuple[float, float, float]]:
-    """(ratio, lower, upper bound) of each quantile, from windows drawn anew with replacement."""
-    scale = min(h.scale for h in (*updated, *others))
-    first = min((h.offset >> (h.scale - scale) for h in (*updated, *others) if h.counts), default=0)
+    """(ratio, lower, upper bound) of each quantile, from stretches of time drawn anew with replacement."""
+    every = (*updated.values(), *others.values())
+    scale = min(h.scale for h in every)
+    first = min((h.offset >> (h.scale - scale) for h in every if h.counts), default=0)
     dice = np.random.default_rng(1)
-    logs = []
+    logs, weights = [], np.zeros((0, 0))
     for side in (updated, others):
-        table = _table(side, scale, first)
-        weights = dice.multinomial(len(side), np.full(len(side), 1 / len(side)), size=REPLICATES).astype(np.float64)
+        table = _table([side[at] for at in sorted(side)], scale, first)
+        if not together or not weights.size:
+            share = np.full(len(side), 1 / len(side))
+            weights = dice.multinomial(len(side), share, size=REPLICATES).astype(np.float64)
         totals = np.vstack([table.sum(axis=0), weights @ table])
         logs.append([_log2_quantile(totals, q, scale, first) for q in quantiles])
     found = []
@@ -176,7 +215,7 @@ def _draw(
 
 
 def _table(side: Sequence[Histogram], scale: int, first: int) -> Floats:
-    """Windows × buckets at one scale; zeros go into the lowest bucket, which no latency of a model reaches."""
+    """Stretches × buckets at one scale; zeros go into the lowest bucket, which no latency of a model reaches."""
     shifted = [(h.offset >> (h.scale - scale), ((h.offset + len(h.counts) - 1) >> (h.scale - scale))) for h in side]
     width = max(high for _, high in shifted) - first + 2
     table = np.zeros((len(side), width))

@@ -106,9 +106,9 @@ class Conductor:
             return
         assert isinstance(metrics, Metrics)
         if key in self._untouched():
-            self._past[key] = with_window(self._past.get(key, NONE), metrics)
+            self._past[key] = with_window(self._past.get(key, NONE), metrics, message.received_s)
         if self.rollout.phase is Phase.OBSERVED and is_wholly_after(metrics, message.received_s, self._phase_s):
-            self._now[key] = with_window(self._now.get(key, NONE), metrics)
+            self._now[key] = with_window(self._now.get(key, NONE), metrics, message.received_s)
             self._seen += 1
 
     def _untouched(self) -> set[str]:

@@ -18,6 +18,8 @@ Lane = tuple[str, str, str]
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
     """One window of one model and lane of one device."""
 
+    at: int
+    "Which stretch of time it belongs to, by the reader's clock: windows of one stretch share its hardship."
     requests: int
     failed: int = 0
     "Errors and refusals."
@@ -43,19 +45,20 @@ class Evidence(msgspec.Struct, frozen=True):
 NONE = Evidence()
 
 
-def with_window(evidence: Evidence, metrics: Metrics) -> Evidence:
+def with_window(evidence: Evidence, metrics: Metrics, received_s: float) -> Evidence:
     """The evidence with one more window; one that is late or came before changes nothing."""
-    at = (metrics.epoch, metrics.seq)
-    if at <= evidence.last or metrics.historical:
+    number = (metrics.epoch, metrics.seq)
+    if number <= evidence.last or metrics.historical:
         return evidence
+    at = int(received_s * 1000 / metrics.window_ms)
     lanes = dict(evidence.lanes)
     for lane in metrics.lanes:
         key = f"{lane.model}/{lane.lane}"
         window = Window(
-            lane.requests, lane.errors + lane.rejected, lane.shadow_agreed, lane.shadow_total, lane.infer_ms
+            at, lane.requests, lane.errors + lane.rejected, lane.shadow_agreed, lane.shadow_total, lane.infer_ms
         )
         lanes[key] = (*lanes.get(key, ()), window)[-KEPT_WINDOWS:]
-    return Evidence(lanes, at)
+    return Evidence(lanes, number)
 
 
 def is_wholly_after(metrics: Metrics, received_s: float, since_s: float) -> bool:
