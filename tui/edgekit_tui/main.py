@@ -68,6 +68,10 @@ def build_parser() -> argparse.ArgumentParser:
     once.add_argument("--size", default="120x40", metavar="WxH", help="of the picture, in cells (default: %(default)s)")
     once.add_argument("--wait", type=float, default=12.0, metavar="SECONDS",
                       help="how long to wait for every device's window (default: %(default)g)")  # fmt: skip
+    web = parser.add_argument_group("in a browser")
+    web.add_argument("--serve", metavar="[HOST:]PORT", help="serve the console to a browser (default host: 127.0.0.1)")
+    web.add_argument("--serve-password-file", metavar="FILE", help="ask for this password; needed beyond loopback")
+    parser.add_argument("--served", action="store_true", help=argparse.SUPPRESS)  # this is what a browser's tab runs
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -76,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the console and return its exit code."""
     args = build_parser().parse_args(argv)
     try:
+        if args.serve:
+            return serve(args, sys.argv[1:] if argv is None else argv)
         return run(args)
     except KeyboardInterrupt:
         return 130
@@ -129,6 +135,37 @@ def run(args: argparse.Namespace) -> int:
         clock=clock,
     )
     return watch(args, app, source, folder, clock)
+
+
+def serve(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """The console in a browser. Raises UsageError, ConfigError."""
+    if args.once or args.snapshot or args.json or args.served:
+        raise UsageError("--serve shows the live screen; leave out --once, --json and --snapshot")
+    check(args, live=False)
+    mqtt_config(args)
+    for module, package in (("textual", "textual"), ("textual_serve", "textual-serve")):
+        if importlib.util.find_spec(module) is None:
+            mend = f"{sys.executable} -m pip install 'edgekit-deploy[browser]'"
+            raise RuntimeUnavailable(package, "not installed", mend)
+    from edgekit_tui import browser
+
+    host, port = browser.address(args.serve, args.serve_password_file)
+    password = browser.read_password(args.serve_password_file) if args.serve_password_file else None
+    browser.serve([sys.executable, "-m", "edgekit_tui.main", *tab_options(argv)], host, port, password)
+    return 0
+
+
+def tab_options(argv: Sequence[str]) -> list[str]:
+    """What a browser's tab is started with: the options given here but for those of the server."""
+    words, kept = iter(argv), []
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name in ("--serve", "--serve-password-file"):
+            if not equals:
+                next(words, None)
+            continue
+        kept.append(word)
+    return [*kept, "--served"]
 
 
 def without_terminal(
@@ -190,7 +227,7 @@ def watch(args: argparse.Namespace, app: Console, source: Source, folder: Folder
     return 5
 
 
-def check(args: argparse.Namespace) -> tuple[int, int]:
+def check(args: argparse.Namespace, *, live: bool = True) -> tuple[int, int]:
     """The picture's size. Raises UsageError for options that do not go together."""
     size = SIZE.match(args.size)
     if size is None:
@@ -203,7 +240,7 @@ def check(args: argparse.Namespace) -> tuple[int, int]:
         raise UsageError(f"--wait {args.wait:g}: must be more than 0 seconds")
     if args.site is not None and not re.match(NAME_PATTERN, args.site):
         raise UsageError(f"--site {args.site}: a site is 1 to 63 of a-z, 0-9, '_' and '-'")
-    if not (args.once or args.snapshot or (sys.stdout.isatty() and sys.stdin.isatty())):
+    if live and not (args.once or args.snapshot or args.served or (sys.stdout.isatty() and sys.stdin.isatty())):
         raise UsageError("the live screen needs a terminal; --once prints the fleet, --snapshot FILE.svg draws it")
     return int(size["width"]), int(size["height"])
 
