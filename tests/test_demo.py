@@ -43,7 +43,7 @@ def gone(text: str, within_s: float) -> bool:
 @pytest.mark.slow
 def test_the_demo_shows_each_step_and_leaves_nothing_running(edgekit_home: Path):
     run = subprocess.run(
-        [sys.executable, "-m", "edgekit.cli.main", "demo", "--model", "digits", "--seconds", "8"],
+        [sys.executable, "-m", "edgekit.cli.main", "demo", "--model", "digits", "--seconds", "5"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

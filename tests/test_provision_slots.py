@@ -21,14 +21,22 @@ def library(tmp_path: Path) -> Library:
     return Library(tmp_path / "library")
 
 
-@pytest.fixture
-def root(tmp_path: Path, library: Library) -> Path:
-    """A device that runs 1.0 from slot a."""
-    root = tmp_path / "device"
+@pytest.fixture(scope="module")
+def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A device that runs 1.0 from slot a. Its guard is tried out when it is made, so it is made once."""
+    folder = tmp_path_factory.mktemp("provisioned")
+    library, root = Library(folder / "library"), folder / "device"
     slots.prepare(root)
     stage.install(root, make(library, "1.0"), stage.from_folder(library.blob))
     commit(root, "a")
     return root
+
+
+@pytest.fixture
+def root(tmp_path: Path, library: Library, provisioned: Path) -> Path:
+    """That device for one test alone, and its release in the test's own library."""
+    make(library, "1.0")
+    return Path(shutil.copytree(provisioned, tmp_path / "device", symlinks=True))
 
 
 def commit(root: Path, slot: str) -> None:
