@@ -11,7 +11,7 @@ import msgspec
 
 from edgekit.steps import PostStep, PreStep
 
-METRICS = ("top1", "text", "boxes", "auc", "agreement")
+METRICS = ("top1", "text", "boxes", "auc", "spearman", "agreement")
 """Each is higher-is-better with 1.0 as perfect; `pipeline.metrics` says how each is computed."""
 
 _PINNED = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.+!_-]+$")

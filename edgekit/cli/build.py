@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="search so long for the best mix of INT8 and float (default: only where INT8 misses the accuracy floor)",
     )
+    parser.add_argument(
+        "--write-manifest",
+        type=Path,
+        metavar="FOLDER",
+        help="keep your own model, its samples and these choices as a manifest; give FOLDER as the model from then on",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="with --write-manifest: replace what is there")
     parser.add_argument("--explain", action="store_true", help="what was done, and what stays in float and why")
     parser.add_argument("--json", action="store_true", help="print the artifact records as JSON")
 
@@ -74,6 +82,12 @@ def run(args: argparse.Namespace) -> int:
         search_s=args.search_s,
         prune=args.prune,
     )
+    if args.write_manifest:
+        from edgekit.build.own import write_manifest
+
+        model = write_manifest(model, options, args.write_manifest, overwrite=args.overwrite)
+        options = replace(options, calibration=None, labels=None, metric=None)  # the manifest says so now
+        print(f"{model.folder}: manifest written; from now on: edgekit build {args.write_manifest}", file=sys.stderr)
     standard_artifact(model, state)  # the download has its own progress; without it the shares below mean little
     with share_bar() as progress:
         made = report(model, home=state, options=options, progress=progress)
