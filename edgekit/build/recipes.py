@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 import onnx
 
 from edgekit.artifact import STANDARD, Accuracy, Artifact
-from edgekit.build import ahead, convert_recipe, further, plain, prune_recipe, search, smooth, store
+from edgekit.build import ahead, convert_recipe, further, plain, prune_recipe, recurrent, search, smooth, store
 from edgekit.build.quantize import dynamic_int8, matmul_share
 from edgekit.build.rewrite import shifts_as_depthwise
 from edgekit.build.same import difference
@@ -22,7 +23,7 @@ from edgekit.fetch import standard_artifact
 from edgekit.manifest import Model
 
 OPTIMIZED, STATIC, DYNAMIC = "standard-optimized", "flash-int8-static", "flash-int8-dynamic"
-OPENVINO = "flash-int8-openvino"
+OPENVINO, RECURRENT = "flash-int8-openvino", "flash-int8-recurrent"
 FURTHER = (smooth.recipe(), prune_recipe.recipe(), *convert_recipe.recipes())
 SAME = 1e-4
 """How much the optimised standard may differ from the standard."""
@@ -80,7 +81,8 @@ def _make_all(shop: Workshop, standard: Artifact) -> Report:
     made: list[Artifact] = []
     refused: dict[str, str] = {}
     is_cached = True
-    for (recipe, precision, draw), start, end in zip(_RECIPES, (0.0, 0.2, 0.6, 0.8), (0.2, 0.6, 0.8, 0.9), strict=True):
+    ends = (0.2, 0.55, 0.65, 0.8, 0.9)
+    for (recipe, precision, draw), start, end in zip(_RECIPES, (0.0, *ends), ends, strict=False):
         shop.step(recipe, start, end)
         key, folder = shop.key(recipe), shop.folder(recipe)
         if reason := store.refusal(folder, key):
@@ -113,7 +115,8 @@ def _save_optimized(shop: Workshop, artifacts: list[Artifact], refused: dict[str
         name = twin.record.name + ahead.SUFFIX
         folder = shop.home.artifacts(shop.model.name) / name
         has_better = twin.record.name == STANDARD and any(a.record.name == shop.name(OPTIMIZED) for a in artifacts)
-        if not twin.record.fit or twin.record.bound_to or has_better:
+        elsewhere = twin.record.bound_to.get("runtime", ahead.RUNTIME) != ahead.RUNTIME
+        if not twin.record.fit or elsewhere or has_better:
             store.forget(folder)  # of a build before, when there was reason to make it
             continue
         key = ahead.key(shop, twin)
@@ -168,6 +171,7 @@ def _dynamic(shop: Workshop) -> Draft:
 _RECIPES: tuple[tuple[str, str, Callable[[Workshop], Draft]], ...] = (
     (OPTIMIZED, "float32", _optimized),
     (STATIC, "int8", search.static),
+    (RECURRENT, "int8", partial(recurrent.on_top_of, STATIC)),
     (OPENVINO, "int8", plain.for_openvino),
     (DYNAMIC, "int8-dynamic", _dynamic),
 )
