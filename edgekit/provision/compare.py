@@ -29,8 +29,8 @@ CONFIDENCE = 0.99
 SMALL_LANE = 0.05
 """Share of all requests."""
 PLENTY = 4
-"""Times the least number of samples: then a p99 that shows no difference, and lies within its bound, is taken for equal.
-Where one request in a hundred is much slower than the rest, the p99 falls into the gap and no number proves more."""
+"""Times the least number of samples: then a p99 within its bound that shows no difference is taken for equal. Where one
+request in a hundred is much slower than the rest, the p99 falls into the gap, and no number of samples proves more."""
 _Z = 2.5758
 """Of the normal distribution for 99 %, two-sided."""
 Floats = npt.NDArray[np.float64]
