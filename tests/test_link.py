@@ -239,8 +239,8 @@ def test_settings_that_can_never_connect_are_refused_at_once(tmp_path: Path) -> 
             )
 
 
-def serve_bytes(answer: bytes | None, *, hold_s: float = 0.0) -> socket.socket:
-    """A server that reads, answers `answer` to everyone (None: nothing), and hangs up after `hold_s`."""
+def serve_bytes(answer: bytes | None, *, then: bytes = b"", hold_s: float = 0.0) -> socket.socket:
+    """A server that reads, answers `answer` (None: nothing), `then` to what comes next, and hangs up after `hold_s`."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -254,6 +254,9 @@ def serve_bytes(answer: bytes | None, *, hold_s: float = 0.0) -> socket.socket:
                 client.recv(1024)
                 if answer is not None:
                     client.sendall(answer)
+                if then:
+                    client.recv(1024)
+                    client.sendall(then)
                 time.sleep(hold_s)
 
     threading.Thread(target=serve, daemon=True).start()
@@ -360,6 +363,16 @@ def test_what_the_broker_refuses_is_dropped_counted_and_said(network: Network, t
     assert link.outbox.dropped == {"refused by the broker: Not authorized": 1}
     assert (link.refused, link.state.connected) == (1, True)
     assert any("a message was refused: Not authorized" in state.text for state in ears.states)
+
+
+def test_what_the_broker_cannot_take_now_waits_for_another_connection(network: Network) -> None:
+    quota_exceeded = b"\x40\x04\x00\x01\x97\x00"  # MQTT 5.0, section 3.4: a PUBACK for the first packet
+    with serve_bytes(b"\x20\x03\x00\x00\x00", then=quota_exceeded) as server:
+        link, ears = network.link(server.getsockname()[1])
+        link.store("t/data", b"1")
+        assert until(lambda: any("did not take a message: Quota exceeded" in state.text for state in ears.states))
+        assert until(lambda: link.refused > 1)
+        assert (link.outbox.depth, dict(link.outbox.dropped)) == (1, {})
 
 
 @pytest.mark.broker

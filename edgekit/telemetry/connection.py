@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import paho.mqtt.client as paho
 from paho.mqtt import MQTTException
@@ -34,6 +35,8 @@ FIRST_CONNACK_S = 1.0
 """For MQTT 5: amqtt waits for ever for the rest of a version-5 CONNECT that carries a Will."""
 IN_FLIGHT = 20
 SESSION_TAKEN_OVER, UNSUPPORTED_PROTOCOL = 142, 132  # MQTT 5.0, section 2.4
+_FINAL = (135, 144, 153)
+"""Not authorised, a topic or a payload that is not allowed: refusals that time does not change. Of the same section."""
 _BAD_PACKET = (MQTTException, ValueError, IndexError, struct.error, OSError)
 """What paho raises for bytes that are not MQTT."""
 
@@ -45,6 +48,16 @@ class Outgoing:
     topic: str
     payload: bytes
     retain: bool = False
+
+
+class Answer(NamedTuple):
+    """What the broker said to one message."""
+
+    packet_id: int
+    refusal: str | None = None
+    "None: it has the message."
+    is_final: bool = False
+    "It would refuse the message again."
 
 
 class ProtocolRefused(BrokerError):
@@ -96,8 +109,7 @@ class Connection:
         "The longest `step` with which a silent broker is noticed in time."
         self.taken_over = False
         self.lost: str | None = None
-        self.acknowledged: list[tuple[int, str | None]] = []
-        "Ids of messages that the broker answered, and why it refused one; None when it took it."
+        self.answers: list[Answer] = []
         self.on_message: Callable[[Received], None] = lambda _: None
         self._config, self._protocol, self._floor = config, protocol, floor
         self._connack: ReasonCode | None = None
@@ -168,7 +180,7 @@ class Connection:
             raise BrokerError(self.endpoint, f"does not let us read {', '.join(refused)}")
 
     def publish(self, message: Outgoing) -> int:
-        """Hand one message to the socket; its id turns up in `acknowledged`."""
+        """Hand one message to the socket; its id turns up in `answers`."""
         return self._client.publish(message.topic, message.payload, qos=1, retain=message.retain).mid
 
     def step(self, timeout_s: float) -> None:
@@ -242,7 +254,8 @@ class Connection:
         self.lost = self.lost or f"the connection was lost ({code})"
 
     def _on_publish(self, _client: paho.Client, _data: object, mid: int, code: ReasonCode, _properties: object) -> None:
-        self.acknowledged.append((mid, str(code) if code.is_failure else None))
+        refusal = str(code) if code.is_failure else None
+        self.answers.append(Answer(mid, refusal, code.value in _FINAL))
 
     def _on_subscribe(
         self, _client: paho.Client, _data: object, _mid: int, codes: list[ReasonCode], _properties: object

@@ -240,17 +240,22 @@ class Link:
         return False
 
     def _read_answers(self, connection: Connection, in_flight: InFlight) -> None:
-        """What the broker took is delivered. What it refuses (MQTT 5 says so) it would refuse again: it is counted."""
-        for packet_id, refusal in connection.acknowledged:
-            item = in_flight.acknowledged(packet_id)
-            if refusal is not None:
-                self._say(LinkState(connected=True, text=f"connected, but a message was refused: {refusal}"))
-                self.refused += 1
+        """What the broker took is delivered. What it will never take (MQTT 5 says so) is counted; what it cannot take
+        now waits for another connection."""
+        for answer in connection.answers:
+            item = in_flight.acknowledged(answer.packet_id)
+            if answer.refusal is None:
                 if item is not None:
-                    self.outbox.drop(item.number, f"refused by the broker: {refusal}")
-            elif item is not None:
-                self.outbox.delivered(item)
-        connection.acknowledged.clear()
+                    self.outbox.delivered(item)
+                continue
+            self.refused += 1
+            if not answer.is_final:
+                connection.lost = connection.lost or f"did not take a message: {answer.refusal}"
+                continue
+            self._say(LinkState(connected=True, text=f"connected, but a message was refused: {answer.refusal}"))
+            if item is not None:
+                self.outbox.drop(item.number, f"refused by the broker: {answer.refusal}")
+        connection.answers.clear()
 
     def _send(self, connection: Connection, in_flight: InFlight, pace: Pace) -> None:
         """Publish what may be in flight now."""
