@@ -1,0 +1,242 @@
+"""Whatever was measured and whatever is required: what is chosen keeps every limit, and every other has its reason."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgekit.bench.record import Latency, Measurement, Settings, Start
+from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99
+from edgekit.errors import NoUsableArtifact, UsageError
+from edgekit.limits import OBJECTIVES, PERCENTILES, WEIGHTS, Limits, check_limits
+from edgekit.selection import select, standings, why_not
+
+MIB = 1 << 20
+
+
+def latency(p50: float, count: int = 1000) -> Latency:
+    return Latency(
+        sample_count=count,
+        mean_ms=p50,
+        min_ms=p50 * 0.9,
+        p50_ms=p50,
+        p50_low_ms=p50 * 0.99,
+        p50_high_ms=p50 * 1.01,
+        p90_ms=p50 * 1.1 if count >= SAMPLES_FOR_P90 else None,
+        p99_ms=p50 * 1.3 if count >= SAMPLES_FOR_P99 else None,
+        max_ms=p50 * 2,
+    )
+
+
+def row(artifact: str = "standard", p50: float = 10.0, **more: Any) -> Measurement:
+    blank: dict[str, Any] = {
+        "model": "m",
+        "artifact": artifact,
+        "artifact_sha256": artifact.encode().hex().ljust(64, "0"),
+        "precision": "float32" if artifact == "standard" else "int8",
+        "size_bytes": MIB,
+        "settings": Settings(runtime="onnxruntime", runtime_version="1", threads=1, spinning=False),
+        "latency": latency(p50),
+        "start": Start(import_ms=100, load_ms=20, first_ms=10),
+        "peak_memory_bytes": 100 * MIB,
+        "throughput_qps": 1000 / p50,
+        "accuracy_value": 1.0,
+        "accuracy_ratio": 1.0,
+        "taken_at_unix_ms": 1,
+    }
+    return Measurement(**(blank | more))
+
+
+# One limit at a time
+
+
+@pytest.mark.parametrize(
+    ("measured", "limits", "reason"),
+    [
+        ({"failure": "died with SIGILL"}, {}, "died with SIGILL"),
+        ({"latency": None}, {}, "was not measured"),
+        ({"fit": False, "why_unfit": "keeps 80 %"}, {}, "build marked it unfit: keeps 80 %"),
+        ({"fit": False}, {}, "build marked it unfit: no reason given"),
+        ({}, {"memory_bytes": 99 * MIB}, "peaks at 100 MiB, 99 MiB allowed"),
+        ({"peak_memory_bytes": None}, {"memory_bytes": MIB}, "its peak memory could not be measured on this system"),
+        ({"accuracy_ratio": 0.985}, {}, "keeps 98.5% of the standard's accuracy, 99.0% required"),
+        ({"accuracy_ratio": None}, {}, "its accuracy is not known (not measured); an accuracy floor of 0 accepts that"),
+        ({"accuracy_ratio": None, "accuracy_note": "no data"}, {}, "its accuracy is not known (no data)"),
+        ({}, {"latency_ms": 12.0}, "p99 13.0 ms, 12 ms allowed"),
+        ({}, {"latency_ms": 9.0, "latency_percentile": "p50"}, "p50 10.0 ms, 9 ms allowed"),
+        ({}, {"latency_ms": 10.5, "latency_percentile": "p90"}, "p90 11.0 ms, 10.5 ms allowed"),
+        ({"latency": latency(10.0, 100)}, {"latency_ms": 5.0}, "even its median, 10.0 ms, is above the 5 ms allowed"),
+        (
+            {"latency": latency(10.0, 100)},
+            {"latency_ms": 20.0},
+            "p99 not supported (100 samples, 662 needed): measure it with --samples 662",
+        ),
+        ({}, {"qps": 101.0}, "answers 100.0 queries/s, 101 required"),
+        ({"throughput_qps": None}, {"qps": 1.0}, "answers 0.0 queries/s, 1 required"),
+    ],
+)
+def test_a_limit_that_is_not_kept_is_told_with_its_numbers(measured: dict, limits: dict, reason: str) -> None:
+    found = why_not(row(**measured), Limits(**limits))
+    assert found is not None
+    assert found.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("measured", "limits"),
+    [
+        ({}, {}),
+        ({}, {"memory_bytes": 100 * MIB}),
+        ({}, {"latency_ms": 13.0}),
+        ({}, {"qps": 100.0}),
+        ({"accuracy_ratio": 0.99}, {}),
+        ({"accuracy_ratio": None}, {"accuracy_floor": 0.0}),
+        ({"accuracy_ratio": 0.1}, {"accuracy_floor": 0.0}),
+        ({"latency": latency(10.0, 64)}, {"latency_ms": 11.0, "latency_percentile": "p90"}),
+        ({"peak_memory_bytes": None}, {}),
+    ],
+)
+def test_a_limit_that_is_just_kept_is_kept(measured: dict, limits: dict) -> None:
+    assert why_not(row(**measured), Limits(**limits)) is None
+
+
+# All together
+
+
+CANDIDATES = st.lists(
+    st.tuples(
+        st.sampled_from(["standard", "flash-a", "flash-b", "flash-c"]),
+        st.floats(0.5, 100),
+        st.sampled_from([1, 2, 4]),
+        st.integers(10, 300),
+        st.sampled_from([0.9, 0.985, 0.995, 1.0, None]),
+        st.sampled_from([100, 1000]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda c: (c[0], c[2]),
+)
+LIMITS = st.builds(
+    Limits,
+    latency_ms=st.one_of(st.none(), st.floats(1, 120)),
+    latency_percentile=st.sampled_from(sorted(PERCENTILES)),
+    qps=st.one_of(st.none(), st.floats(1, 500)),
+    memory_bytes=st.one_of(st.none(), st.integers(20 * MIB, 250 * MIB)),
+    accuracy_floor=st.sampled_from([0.0, 0.9, 0.99]),
+    objective=st.sampled_from(OBJECTIVES),
+)
+
+
+def rows(candidates: list[Any]) -> list[Measurement]:
+    return [
+        row(
+            artifact,
+            p50,
+            settings=Settings(runtime="onnxruntime", runtime_version="1", threads=threads, spinning=False),
+            peak_memory_bytes=mib * MIB,
+            accuracy_ratio=accuracy,
+            latency=latency(p50, count),
+            failure="crashed" if failed else None,
+        )
+        for artifact, p50, threads, mib, accuracy, count, failed in candidates
+    ]
+
+
+@settings(max_examples=80)
+@given(CANDIDATES, LIMITS)
+def test_the_chosen_keeps_every_limit_and_each_other_has_one_reason(candidates: list[Any], limits: Limits) -> None:
+    measured = rows(candidates)
+    usable = [m for m in measured if why_not(m, limits) is None]
+    if not usable:
+        with pytest.raises(NoUsableArtifact) as error:
+            select(measured, limits)
+        assert {name for name, _ in error.value.rejections} == {m.candidate for m in measured}
+        return
+    selection = select(measured, limits)
+    chosen = next(m for m in measured if (m.artifact, m.settings) == (selection.artifact, selection.settings))
+    assert why_not(chosen, limits) is None
+    assert [r.candidate for r in selection.rejections].count(chosen.candidate) == 0
+    assert sorted(r.candidate for r in selection.rejections) == sorted(m.candidate for m in measured if m is not chosen)
+    assert all(r.reason for r in selection.rejections)
+    assert selection.reasons[0].startswith("p50 ")
+
+
+@settings(max_examples=30)
+@given(CANDIDATES.filter(lambda c: len(c) <= 4), LIMITS)
+def test_the_choice_does_not_depend_on_the_order_of_measuring(candidates: list[Any], limits: Limits) -> None:
+    measured = rows(candidates)
+    if not any(why_not(m, limits) is None for m in measured):
+        return
+    found = {
+        (s.artifact, s.settings.threads) for s in (select(list(order), limits) for order in permutations(measured))
+    }
+    if len({m.latency.p50_ms for m in measured if m.latency}) == len(measured):
+        assert len(found) == 1
+
+
+@settings(max_examples=60)
+@given(CANDIDATES, LIMITS)
+def test_a_looser_limit_never_leaves_less_to_choose_from(candidates: list[Any], limits: Limits) -> None:
+    looser = msgspec.structs.replace(
+        limits,
+        latency_ms=None if limits.latency_ms is None else limits.latency_ms * 2,
+        qps=None if limits.qps is None else limits.qps / 2,
+        memory_bytes=None if limits.memory_bytes is None else limits.memory_bytes * 2,
+        accuracy_floor=limits.accuracy_floor / 2,
+    )
+    for measured in rows(candidates):
+        if measured.accuracy_ratio is not None and why_not(measured, limits) is None:
+            assert why_not(measured, looser) is None
+
+
+@settings(max_examples=40)
+@given(CANDIDATES)
+def test_the_leader_stands_first_and_nobody_is_ahead_of_it(candidates: list[Any]) -> None:
+    measured, limits = rows(candidates), Limits(accuracy_floor=0.0)
+    found = standings(measured, limits)
+    usable = [m for m in measured if m.failure is None]
+    assert len(found) == len(usable)
+    if found:
+        assert found[0].behind == 1.0
+        assert all(standing.behind >= 1.0 for standing in found)
+        best = min(usable, key=lambda m: m.latency.p50_ms if m.latency else 0.0)
+        assert found[0].candidate in {m.candidate for m in usable if m.latency and best.latency}
+
+
+@pytest.mark.parametrize(
+    ("objective", "better"),
+    [
+        ("latency", {"p50": 5.0}),
+        ("throughput", {"throughput_qps": 500.0}),
+        ("memory", {"peak_memory_bytes": 40 * MIB}),
+    ],
+)
+def test_each_objective_looks_at_its_own_figure(objective: str, better: dict[str, Any]) -> None:
+    flash = row("flash", **({"p50": 10.0} | better))
+    selection = select([row(), flash], Limits(objective=objective))
+    assert selection.artifact == "flash"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"objective": "speed"}, "objective 'speed' is not one of latency, throughput, memory, balanced"),
+        ({"latency_percentile": "p95"}, "percentile 'p95' is not one of p50, p90, p99"),
+        ({"weights": {"throughput": 1.0}}, "weights must name throughput, memory, accuracy, deployability"),
+        ({"weights": dict(WEIGHTS) | {"memory": 0.9}}, "and add up to 1"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        check_limits(Limits(**change))
+    assert words in str(error.value)
+
+
+def test_the_default_weights_add_up() -> None:
+    check_limits(Limits())
+    assert sum(WEIGHTS.values()) == pytest.approx(1.0)
