@@ -202,6 +202,10 @@ class HealthConfig(_Section, frozen=True, kw_only=True):
     failures: int = 3
     "Of an artifact's runtime within `minutes`: then the next candidate is served instead."
     minutes: float = 10.0
+    strain_s: float = 60.0
+    "Throttled, or p99 beyond `latency_ms`, for so long: the fastest measured candidate is served. 0: never."
+    keep_warm: bool = True
+    "Ask a lane before a pause gets so long that the next request would be slow, where that was seen."
 
 
 class DaemonConfig(_Section, frozen=True, kw_only=True):
@@ -250,6 +254,7 @@ def _check_numbers(config: DaemonConfig, path: Path | str) -> None:
         ("health.probe_s", config.health.probe_s, 1, endless),
         ("health.failures", config.health.failures, 1, endless),
         ("health.minutes", config.health.minutes, 0, endless),
+        ("health.strain_s", config.health.strain_s, 0, endless),
         *(("memory.low", share, 0, 1) for share in config.memory.low),
         ("http.max_request_bytes", config.http.max_request_bytes, 1, endless),
         ("http.max_connections", config.http.max_connections, 1, endless),

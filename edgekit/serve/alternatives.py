@@ -9,11 +9,18 @@ import msgspec
 
 from edgekit.artifact import STANDARD
 from edgekit.bench import store
+from edgekit.bench.candidates import to_session
+from edgekit.bench.conditions import this_device
+from edgekit.bench.record import Measurement
 from edgekit.config import Home
 from edgekit.errors import RuntimeUnavailable
 from edgekit.fetch import all_artifacts
+from edgekit.selection import Limits, why_not
 from edgekit.serve.lane import CAREFUL, SHADOW
-from edgekit.serve.plan import Plan, pinned_plan
+from edgekit.serve.plan import Plan, pinned_plan, with_settings
+
+FASTER = 0.9
+"""A change under strain must promise at least a tenth."""
 
 
 def standard_plan(plan: Plan, *, home: Home) -> Plan:
@@ -72,3 +79,41 @@ def measured_peak_bytes(plan: Plan, home: Home) -> int | None:
     rows = store.load_all(home.measurements(plan.model.name))
     peaks = [m.peak_memory_bytes for m in rows if m.artifact_sha256 == plan.artifact.record.sha256]
     return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def faster_plan(plan: Plan, *, home: Home, threads: int) -> Plan | None:
+    """The fastest candidate that was measured here to be clearly faster and keeps the accuracy floor; None: no other.
+
+    Ranked as measured, cool and alone: what slows the device down slows all of them. Without a measurement of the
+    plan's own there is nothing to compare with.
+    """
+    device, limits = this_device(), Limits(accuracy_floor=plan.wanted.accuracy_floor)
+    rows = [m for m in store.load_all(home.measurements(plan.model.name)) if m.device == device and m.latency]
+    own = [m for m in rows if _is_of(m, plan)]
+    if not own or own[-1].latency is None:
+        return None
+    own_ms = own[-1].latency.typical_ms
+    artifacts = {a.record.sha256: a for a in all_artifacts(plan.model, home)}
+    usable = [
+        (m.latency.typical_ms, m)
+        for m in rows
+        if m.latency is not None
+        and m.artifact_sha256 in artifacts
+        and m.settings.threads <= threads
+        and m.latency.typical_ms <= FASTER * own_ms
+        and why_not(m, limits) is None
+    ]
+    for took_ms, m in sorted(usable, key=lambda pair: pair[0]):
+        artifact = artifacts[m.artifact_sha256]
+        why = f"measured at {took_ms:.3g} ms here where {plan.label} takes {own_ms:.3g} ms"
+        found = with_settings(plan, artifact, to_session(m.settings), threads=m.settings.threads)
+        if found.producer != plan.producer:
+            return replace(found, reasons=(why,))
+    return None
+
+
+def _is_of(m: Measurement, plan: Plan) -> bool:
+    settings = to_session(m.settings)
+    ours = (plan.settings.runtime, plan.settings.threads, plan.settings.delegate)
+    same = (settings.runtime, settings.threads, settings.delegate) == ours
+    return same and m.artifact_sha256 == plan.artifact.record.sha256

@@ -25,6 +25,7 @@ from edgekit.serve.precedence import Precedence, lower_this_thread
 from edgekit.serve.sequences import Sequences
 from edgekit.serve.signature import Signature
 from edgekit.serve.warming import warm
+from edgekit.serve.warmth import Warmth
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +69,7 @@ class Lane:
         self.layouts = Layouts(signature)
         "For the thread that takes requests in."
         self.sequences = Sequences({spec.name: spec for spec in signature.inputs}, signature.state)
-        self.pace = Pace()
+        self.pace, self.warmth = Pace(), Warmth()
         self.window = Window(batching) if batching is not None else None
         self.counts = LaneCounts(batches=self.window.closed if self.window else {})
         self._accounts = Accounts(model=model, lane=name, artifact=artifact, counts=self.counts, recorder=recorder)
@@ -198,9 +199,11 @@ class Lane:
             self.running_since_s = None
             if self.mark is not None:
                 self.mark.down()
-        self.answered_s = monotonic()
         infer_ms = (perf_counter() - started_s) * 1e3
         items = sum(self._items(job) for job in jobs)
+        pause_s, self.answered_s = monotonic() - self.answered_s - infer_ms / 1e3, monotonic()
+        if not self.batching:
+            self.warmth.learn(pause_s, infer_ms, self.pace.mean_ms(self._item_bytes(jobs[0])))
         for job, outputs in zip(jobs, answers, strict=True):
             job.done(
                 Answer(

@@ -15,7 +15,7 @@ from edgekit.device.probe import Facts
 from edgekit.errors import ConfigError
 from edgekit.manifest import Model
 from edgekit.serve.admission import admitted, is_same
-from edgekit.serve.alternatives import careful_plan, standard_plan
+from edgekit.serve.alternatives import careful_plan, faster_plan, standard_plan
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.cascade import Cascade
 from edgekit.serve.certainty import threshold_for
@@ -56,6 +56,8 @@ class Loader:
     "What is served, by model and lane."
     level: int = NORMAL
     "Of the memory guard: what is loaded keeps within it."
+    strained: dict[str, Plan] = field(default_factory=dict)
+    "What models run instead of what was selected for them, since that is too slow at the moment."
     _cache_config: CacheConfig = field(default_factory=CacheConfig)
     _precedence: Precedence = field(default_factory=Precedence)
 
@@ -99,6 +101,15 @@ class Loader:
         self.ledger.record(lane.producer, how)
         return self.ledger.is_out(lane.producer)
 
+    def relieve(self, name: str) -> str | None:
+        """Let a model run the fastest measured candidate from the next `apply` on; which and why, or None: no other."""
+        plan = self.plans[name, REALTIME]
+        other = faster_plan(plan, home=self.home, threads=self.facts.cpu.cores_usable or 1)
+        if other is None:
+            return None
+        self.strained[name] = other
+        return f"{other.label}: {other.reasons[0]}"
+
     def _on_failure(self, lane: Lane, how: str) -> None:
         self.on_failure(lane.model, how, self.record_failure(lane, how))
 
@@ -134,6 +145,8 @@ class Loader:
         plan = make_plan(
             model, wanted, home=self.home, facts=self.facts, threads=share, progress=lambda t, _: self.on_progress(t)
         )
+        if (other := self.strained.get(model.name)) is not None:
+            plan = other if other.wanted == wanted else plan
         plan = admitted(
             plan,
             current=self.plans.get((model.name, plan.lane)),
@@ -239,6 +252,7 @@ class Loader:
 
     def _remove(self, name: str) -> None:
         served = self.engine.models.pop(name)
+        self.strained.pop(name, None)
         served.cascade = None
         for lane in (CAREFUL, SHADOW, TOLERANT, REALTIME):
             self._free(served, lane)

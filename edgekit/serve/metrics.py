@@ -20,6 +20,9 @@ class LaneCounts:
         self._lock = threading.Lock()
         self.batches = {} if batches is None else batches
         self.requests = self.errors = self.rejected = self.cache_hits = 0
+        self.bound_ms: float | None = None
+        self.late = 0
+        "Answered requests that took longer than `bound_ms`, waiting included."
         self.shadow_total = self.shadow_agreed = 0
         self.queue_ms_sum = self.infer_ms_sum = 0.0
         self.queue_buckets = [0] * (len(BUCKETS_MS) + 1)
@@ -29,6 +32,7 @@ class LaneCounts:
         """One answered request."""
         with self._lock:
             self.requests += 1
+            self.late += self.bound_ms is not None and queue_ms + infer_ms > self.bound_ms
             self.queue_ms_sum += queue_ms
             self.infer_ms_sum += infer_ms
             self.queue_buckets[bisect_left(BUCKETS_MS, queue_ms)] += 1
@@ -72,6 +76,8 @@ def exposition(
         }
         for outcome, count in outcomes.items():
             lines.append(f'edgekit_requests_total{{{labels},outcome="{outcome}"}} {count}')
+    lines += ["# TYPE edgekit_late_total counter"]
+    lines += [f"edgekit_late_total{{{labels}}} {c.late}" for labels, c in rows if c.bound_ms is not None]
     lines += ["# TYPE edgekit_shadow_total counter"]
     for labels, counts in rows:
         for outcome, count in (("yes", counts.shadow_agreed), ("no", counts.shadow_total - counts.shadow_agreed)):

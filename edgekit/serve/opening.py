@@ -15,7 +15,7 @@ from edgekit.runtimes.axes import OPEN
 from edgekit.runtimes.session import Session, open_session
 from edgekit.serve.batching import Batching, sizes_that_pay, sizes_up_to, why_not_batched
 from edgekit.serve.cache import ResultCache
-from edgekit.serve.lane import LOWERED, Lane
+from edgekit.serve.lane import LOWERED, REALTIME, Lane
 from edgekit.serve.plan import Plan
 from edgekit.serve.precedence import Precedence, run_lowered
 from edgekit.serve.remote import RemoteSession
@@ -56,6 +56,8 @@ def load_lane(
         batching=batching,
         is_lowered=plan.lane in LOWERED and not plan.is_isolated,
     )
+    if plan.lane == REALTIME:
+        lane.counts.bound_ms = plan.wanted.latency_ms
     lane.warm_up(lambda text: logger.info("%s: %s", name, text))
     lane.start()
     return lane

@@ -239,6 +239,12 @@ def selected_plan(
     )
 
 
+def with_settings(plan: Plan, artifact: Artifact, settings: SessionSettings, *, threads: int) -> Plan:
+    """The plan's lane with another artifact, opened as it was measured."""
+    opened = _settings(plan.model, plan.wanted, artifact, settings, threads)
+    return replace(plan, artifact=artifact, settings=opened, selection=None)
+
+
 def _settings(
     model: Model, wanted: ModelConfig, artifact: Artifact, settings: SessionSettings, threads: int
 ) -> SessionSettings:

@@ -19,9 +19,10 @@ from edgekit.runtimes.warmup import random_inputs
 from edgekit.serve.engine import Engine
 from edgekit.serve.guard import STEPS, Guard, read_now
 from edgekit.serve.job import Job
-from edgekit.serve.lane import Lane
+from edgekit.serve.lane import REALTIME, Lane
 from edgekit.serve.loader import Loader
 from edgekit.serve.remote import RemoteSession
+from edgekit.serve.strain import Strain, why_strained
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,11 @@ class Upkeep:
         self._usable_bytes = read_memory(self._tree).usable_bytes
         self._guard = Guard(config.memory)
         self._probed_s: dict[Lane, float] = {}
+        self._strains: dict[str, Strain] = {}
+        self._helpless: set[str] = set()
+        "Models under strain for which there is nothing faster."
+        self._seen: dict[str, tuple[Lane | None, int, int]] = {}
+        "Model -> its lane at the last look, and what that had answered, in all and late."
         self.is_live = True
         "Every loaded lane has answered of late, a client or a probe of ours, and none is stuck."
 
@@ -88,6 +94,8 @@ class Upkeep:
         ]
         await self._apply(config)
         self._guard = Guard(config.memory) if config.memory != self._config.memory else self._guard
+        if config.health != self._config.health:
+            self._strains = {}
         self._config = config
         models = ", ".join(self.engine.models)
         later = f"; {', '.join(fixed)} will change at the next start" if fixed else ""
@@ -120,6 +128,7 @@ class Upkeep:
             look += 1
             if look % HEAT_EVERY == 0:
                 self.engine.is_hot = bool(sensors.read(Path("/")).throttled)
+                await self._look_at_strain(time.monotonic())
             if look % MEMORY_EVERY == 0:
                 await self._look_at_memory()
             self._look_at_lanes(time.monotonic())
@@ -135,6 +144,49 @@ class Upkeep:
         self._tell("memory", text, level=level, before=before, available_bytes=reading.available_bytes)
         self._loader.level = level
         await self.apply_again()
+
+    async def _look_at_strain(self, now_s: float) -> None:
+        """A model that is too slow for a while runs the fastest candidate that was measured, until it is calm again."""
+        sustained_s = self._config.health.strain_s
+        if sustained_s == 0:
+            return
+        for name, served in list(self.engine.models.items()):
+            if served.lane is None:
+                continue
+            counts, strain = served.lane.counts, self._strains.setdefault(name, Strain(sustained_s))
+            requests, late = (counts.requests, counts.late)
+            seen_lane, seen_requests, seen_late = self._seen.get(name, (None, 0, 0))
+            self._seen[name] = (served.lane, requests, late)
+            if seen_lane is not served.lane:
+                continue
+            why = why_strained(
+                throttled=self.engine.is_hot,
+                requests=requests - seen_requests,
+                late=late - seen_late,
+                bound_ms=counts.bound_ms,
+            )
+            if strain.see(now_s, why):
+                await self._relieve(name, f"{why}, for {sustained_s:g} s")
+            elif strain.is_over(now_s):
+                self._helpless.discard(name)
+                if self._loader.strained.pop(name, None) is not None:
+                    self._say_adapted(name, "calm again: back to what was selected")
+                    await self.apply_again()
+
+    async def _relieve(self, name: str, why: str) -> None:
+        loop = asyncio.get_running_loop()
+        other = await loop.run_in_executor(self._executor, self._loader.relieve, name)
+        if other is None:
+            if name not in self._helpless:  # once, not every minute of a long summer
+                self._say_adapted(name, f"{why}; nothing that was measured here is faster and accurate enough")
+            self._helpless.add(name)
+            return
+        self._say_adapted(name, f"{why}; now {other}")
+        await self.apply_again()
+
+    def _say_adapted(self, name: str, text: str) -> None:
+        logger.warning("%s: %s", name, text)
+        self._tell("adapted", f"{name}: {text}")
 
     async def apply_again(self) -> None:
         """After something has changed that the loader looks at: memory, failures. What fails is logged and told."""
@@ -156,6 +208,8 @@ class Upkeep:
             if isinstance(lane.session, RemoteSession):
                 silent_s -= lane.session.paused_s
             is_live = is_live and silent_s < 3 * every_s
+            if health.keep_warm and lane.name == REALTIME and (warm_s := lane.warmth.interval_s) is not None:
+                every_s = min(every_s, max(warm_s, PROBE_SHARE * lane.pace.slowest_ms() / 1e3))
             if silent_s > every_s and now_s - self._probed_s.get(lane, 0.0) > every_s:
                 self._probed_s[lane] = now_s
                 _probe(lane)
