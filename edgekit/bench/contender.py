@@ -69,6 +69,8 @@ class Contender:
     own_ms: list[tuple[float, ...]] = field(default_factory=list)
     "The same without the time spent in line for a CPU."
     after_idle_ms: list[float] = field(default_factory=list)
+    impression_ms: float = 0.0
+    "The fastest of its first queries in a search: what disturbs the machine for a moment makes none faster."
     turns: int = 0
     "How many of the rounds were taken in turns with others."
     race: int = 0

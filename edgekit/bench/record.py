@@ -64,12 +64,16 @@ class Latency(_Record, frozen=True, kw_only=True):
     waited_ratio: float = 0.0
     "Share of the time of all queries that was spent in that line."
 
+    paired_ms: float | None = None
+    "Of one that a search stopped early: the leader's median times how far it was behind when both took turns."
     spread_ratio: float | None = None
     "Half of what lies between the 5th and the 95th percentile of the own times, as a share of the median: ±."
 
     @property
     def typical_ms(self) -> float:
         """The median as the candidate's own doing: what a comparison looks at."""
+        if self.paired_ms is not None:
+            return self.paired_ms
         return self.p50_ms if self.own_p50_ms is None else self.own_p50_ms
 
 

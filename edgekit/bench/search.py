@@ -12,6 +12,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
+
+import msgspec
 
 from edgekit.bench.candidates import Candidate
 from edgekit.bench.conditions import conditions
@@ -19,7 +22,7 @@ from edgekit.bench.contender import Contender, Plan, begin, finish, guarded, nee
 from edgekit.bench.process import Process
 from edgekit.bench.record import Measurement, Standing
 from edgekit.bench.run import ROUNDS, Progress, cold_starts, most_at_once
-from edgekit.bench.stats import MIN_SAMPLES, SAMPLES_FOR_P90
+from edgekit.bench.stats import MIN_SAMPLES, SAMPLES_FOR_P90, percentile
 from edgekit.manifest import Model
 
 Judge = Callable[[Sequence[Measurement], bool], Sequence[Standing]]
@@ -116,9 +119,10 @@ class _Race:
                 for run in group:
                     guarded(run, partial(take_slice, run, _IMPRESSION_S, self._plan.max_samples, self._unpaused))
                     if run.failure is None:
+                        run.impression_ms = min(run.rounds_ms[0])
                         self._waiting.append(run)
                 while len(self._waiting) > self._most:
-                    self._drop(max(self._waiting, key=_impression_ms))
+                    self._drop(max(self._waiting, key=_impression))
 
     def _load(self, run: Contender) -> None:
         inputs = self._folder / f"{self._all.index(run)}.npz"
@@ -146,20 +150,27 @@ class _Race:
         self._progress("done", 1.0)
 
     def rows(self) -> list[Measurement]:
-        """All candidates as they stand now."""
+        """All candidates as they stand now; who is out is placed by how far it was behind when it still took turns."""
         for run in (*self._waiting, *self._racing):
             run.peak_bytes = run.worker.peak_bytes()
-        return [
-            row_of(
-                self._model,
-                run,
-                self._before,
-                f"{self._run_id}-{run.race}",
-                in_turns=self._rounds,
-                rough=run not in self._racing,
-            )
-            for run in self._all
-        ]
+        leader = min((run for run in self._racing if run.own_ms), key=_typical_ms, default=None)
+        return [self._row(run, leader) for run in self._all]
+
+    def _row(self, run: Contender, leader: Contender | None) -> Measurement:
+        is_in = run in self._racing
+        row = row_of(
+            self._model,
+            run,
+            self._before,
+            f"{self._run_id}-{run.race}",
+            in_turns=self._rounds if is_in else run.turns,
+            rough=not is_in,
+        )
+        if is_in or leader is None or row.latency is None:
+            return row
+        paired_ms = _behind(run, leader) * _typical_ms(leader)
+        placed = msgspec.structs.replace(row.latency, paired_ms=paired_ms)
+        return msgspec.structs.replace(row, latency=placed, throughput_qps=1000 / paired_ms)
 
     def _sibling(self, run: Contender) -> Contender | None:
         """The same with one thread; None for what has one itself."""
@@ -173,16 +184,16 @@ class _Race:
         sibling, run.failure = self._sibling(run), None
         if sibling not in self._waiting or sibling is None:
             return False
-        best = min(self._waiting, key=_impression_ms)
-        times = _impression_ms(sibling) / _impression_ms(best)
+        best = min(self._waiting, key=_impression)
+        times = sibling.impression_ms / best.impression_ms
         if times > THREADS_MARGIN * run.candidate.settings.threads:
             run.failure = f"not started: with one thread it is {times:.1f}x slower than {best.candidate.name}"
         return run.failure is not None
 
     def _line_up(self) -> None:
         """Those on whom it is worth spending time; the others wait, in case none of these may win."""
-        best_ms = min(map(_impression_ms, self._waiting))
-        self._racing = [run for run in self._waiting if _impression_ms(run) <= _HOPELESS * best_ms]
+        best_ms = min(run.impression_ms for run in self._waiting)
+        self._racing = [run for run in self._waiting if run.impression_ms <= _HOPELESS * best_ms]
         self._waiting = [run for run in self._waiting if run not in self._racing]
         self._race, self._rounds = self._race + 1, 0
         for run in self._racing:
@@ -246,9 +257,10 @@ class _Race:
 
     def _drop(self, run: Contender) -> None:
         """End it, with the samples that a median needs."""
+        run.turns = self._rounds if run in self._racing else 0
         missing = MIN_SAMPLES - len(run.samples_ms)
         if missing > 0:
-            guarded(run, partial(take_slice, run, 60.0, missing, self._plan))
+            guarded(run, partial(take_slice, run, 60.0, missing, self._unpaused))
         for group in (self._waiting, self._racing):
             if run in group:
                 group.remove(run)
@@ -256,9 +268,20 @@ class _Race:
         run.worker.close()
 
 
-def _impression_ms(run: Contender) -> float:
-    """The fastest of its first queries: what disturbs the machine for a moment makes none faster."""
-    return min(run.rounds_ms[0])
+def _impression(run: Contender) -> float:
+    return run.impression_ms
+
+
+def _typical_ms(run: Contender) -> float:
+    return percentile([sample for taken in run.own_ms for sample in taken], 0.5)
+
+
+def _behind(run: Contender, leader: Contender) -> float:
+    """How many times slower: in the rounds in which both took turns, else by the first impressions."""
+    if run.race != leader.race or not run.turns:
+        return run.impression_ms / leader.impression_ms
+    pairs = zip(run.own_ms[: run.turns], leader.own_ms, strict=False)
+    return median(percentile(theirs, 0.5) / percentile(ours, 0.5) for theirs, ours in pairs)
 
 
 def _is_decided(standings: Sequence[Standing]) -> bool:
