@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -10,7 +10,18 @@ import msgspec
 import onnx
 
 from edgekit.artifact import STANDARD, Accuracy, Artifact
-from edgekit.build import ahead, convert_recipe, further, plain, prune_recipe, recurrent, search, smooth, store
+from edgekit.build import (
+    ahead,
+    ahead_openvino,
+    convert_recipe,
+    further,
+    plain,
+    prune_recipe,
+    recurrent,
+    search,
+    smooth,
+    store,
+)
 from edgekit.build.quantize import dynamic_int8, matmul_share
 from edgekit.build.rewrite import shifts_as_depthwise
 from edgekit.build.same import difference
@@ -36,6 +47,8 @@ class Report(NamedTuple):
     refused: dict[str, str]
     is_cached: bool
     "True when nothing had to be made."
+    compiled: Mapping[str, str] = {}
+    "What was compiled ahead of time for the artifact of that name, or why it was not."
 
 
 def build(
@@ -101,10 +114,11 @@ def _make_all(shop: Workshop, standard: Artifact) -> Report:
     artifacts = [_with_accuracy(standard, made), *made]
     shop.step("saving optimised forms", 0.9, 0.95)
     saved, is_new = _save_optimized(shop, artifacts, refused)
+    compiled = {name: found.text for name, found in ahead_openvino.compile_ahead(shop, artifacts).items()}
     shop.step("further forms", 0.95, 1.0)
     others, is_newer = further.make_all(shop, FURTHER, refused)
     shop.step("done", 1.0, 1.0)
-    return Report([*artifacts, *saved, *others], refused, is_cached and not (is_new or is_newer))
+    return Report([*artifacts, *saved, *others], refused, is_cached and not (is_new or is_newer), compiled)
 
 
 def _save_optimized(shop: Workshop, artifacts: list[Artifact], refused: dict[str, str]) -> tuple[list[Artifact], bool]:

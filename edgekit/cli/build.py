@@ -170,6 +170,8 @@ def _explain(made: Report) -> None:
                 print(f"  {step}: {text}")
         kinds = ", ".join(f"{kind} {count}" for kind, count in record.node_counts.items())
         print(f"  runs as: {kinds}")
+        if told := made.compiled.get(record.name):
+            print(f"  ahead of time, for OpenVINO: {told}")
         for node, precision in record.plan.items():
             print(f"  {node}: {precision}")
         if record.accuracy:

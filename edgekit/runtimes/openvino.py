@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
+import logging
 import re
 import threading
 from collections import Counter
@@ -14,6 +16,7 @@ import numpy as np
 
 from edgekit.errors import ArtifactError, RuntimeUnavailable
 from edgekit.manifest import TensorSpec
+from edgekit.runtimes import openvino_cache
 from edgekit.runtimes.axes import bind
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.quiet import captured_stderr
@@ -23,6 +26,8 @@ try:
     import openvino
 except ImportError as e:
     raise RuntimeUnavailable("openvino", f"cannot be imported: {e}", "pip install openvino") from e
+
+logger = logging.getLogger(__name__)
 
 _UNCONVERTED = re.compile(r"Conversion is failed for: (.*)")
 _NOT_WORK = frozenset({"Const", "Constant", "Input", "Output", "Parameter", "Result"})
@@ -82,6 +87,16 @@ class OpenVinoSession:
             if node.status == node.Status.EXECUTED
         ]
 
+    @property
+    def path(self) -> Path:
+        """The file it was opened from."""
+        return self._path
+
+    @property
+    def model(self) -> Any:
+        """The compiled model, OpenVINO's own."""
+        return self._model
+
     def close(self) -> None:
         """Free the model. Idempotent."""
         self._request = self._model = None
@@ -98,8 +113,9 @@ def _check_device(core: Any, device: str) -> None:
         raise RuntimeUnavailable("openvino", f"device {device} is not there; it finds {', '.join(devices) or 'none'}")
 
 
-def _compile(core: Any, path: Path, inputs: tuple[TensorSpec, ...], settings: SessionSettings) -> Any:
-    options = {
+def compile_options(settings: SessionSettings) -> dict[str, object]:
+    """What OpenVINO is told beside the model and the device."""
+    options: dict[str, object] = {
         "INFERENCE_NUM_THREADS": settings.threads,
         "PERFORMANCE_HINT": "LATENCY",
         # else a CPU with bf16 computes a float32 model in bf16, and the artifact is not what its record says
@@ -108,14 +124,37 @@ def _compile(core: Any, path: Path, inputs: tuple[TensorSpec, ...], settings: Se
     }
     if settings.delegate not in (None, "CPU"):
         del options["INFERENCE_NUM_THREADS"]
+    return options
+
+
+def _compile(core: Any, path: Path, inputs: tuple[TensorSpec, ...], settings: SessionSettings) -> Any:
+    options, device = compile_options(settings), settings.delegate or "CPU"
     with captured_stderr():
+        if openvino_cache.any_beside(path):
+            where = openvino_cache.place(path, inputs, device, options, importlib.metadata.version("openvino"))
+            compiled = openvino_cache.load(where)
+            if compiled is not None:
+                try:
+                    return core.import_model(compiled, device, options)
+                except RuntimeError as e:
+                    logger.warning("%s is not taken by openvino, which compiles anew: %s", where, _one_line(e))
         try:
             model = core.read_model(str(path))
             shapes = {spec.name: [size if isinstance(size, int) else -1 for size in spec.shape] for spec in inputs}
             model.reshape(shapes)
-            return core.compile_model(model, settings.delegate or "CPU", options)
+            return core.compile_model(model, device, options)
         except RuntimeError as e:
             raise ArtifactError(path, f"openvino cannot load it: {_one_line(e)}") from e
+
+
+def compiled_form(session: OpenVinoSession) -> bytes:
+    """An open session's model as bytes that `import_model` takes. Raises ArtifactError: it cannot be exported."""
+    try:
+        stream = io.BytesIO()
+        session.model.export_model(stream)
+        return stream.getvalue()
+    except RuntimeError as e:
+        raise ArtifactError(session.path, f"openvino cannot export it: {_one_line(e)}") from e
 
 
 def _spec(port: Any, name: str) -> TensorSpec:
