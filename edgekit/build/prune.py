@@ -1,8 +1,7 @@
 """Prunes layers of a float graph to 2:4, what is left of each making up for what was taken.
 
 No labels are needed: the untouched graph says what every layer should give. `alone` solves each layer as if all others
-stayed as they are, which tells how much each one hurts; `prune` does those that were chosen one after the other, so
-that each also makes up for what those before it changed.
+stayed as they are, `harm` tells how much each one hurts, and `recalibrated` mends what several together have shifted.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from edgekit.build import ort
 from edgekit.build import prune_solve as solve
 from edgekit.build.edit import Graph
 from edgekit.build.prune_moments import Feed as Feed
-from edgekit.build.prune_moments import moments_of, moments_of_all
+from edgekit.build.prune_moments import Watched, moments_of_all
 from edgekit.build.prune_pattern import Layer, from_matrix, layers, matrix
 from edgekit.errors import ArtifactError
 
@@ -70,18 +69,39 @@ def alone(model: onnx.ModelProto, feeds: Sequence[Feed], progress: Progress | No
     return found
 
 
-def prune(
-    model: onnx.ModelProto,
-    feeds: Sequence[Feed],
-    only: Collection[str] | None = None,
-    progress: Progress | None = None,
-) -> tuple[onnx.ModelProto, dict[str, float]]:
-    """A copy with the layers named in `only` (None: all eligible ones) pruned in order, and the error of each."""
-    made, errors = _copy(model), {}
-    chosen = [layer for layer in eligible_layers(model) if only is None or layer.name in only]
-    for name, solution in _solved(model, made, chosen, feeds, progress):
-        errors[name] = solution.error
-    return made, errors
+def recalibrated(
+    model: onnx.ModelProto, pruned: onnx.ModelProto, only: Collection[str], feeds: Sequence[Feed]
+) -> onnx.ModelProto:
+    """A copy of `pruned` in which the channels of the layers named in `only` have the mean and spread of `model` again.
+
+    In order, so that each sees what those before it have become. Two numbers a channel cannot fit the samples by heart,
+    as fitting all weights anew to what the pruned layers before give would: it was tried and kept less.
+    """
+    made, graph = _copy(pruned), Graph(model)
+    for layer in eligible_layers(model):
+        if layer.name not in only:
+            continue
+        old, new = Watched(model, [layer.name]), Watched(made, [layer.name])
+        pairs = ((old(feed)[layer.name], new(feed)[layer.name]) for feed in feeds)
+        gain, shift = solve.match(
+            ((_by_channel(a, layer), _by_channel(b, layer)) for a, b in pairs), layer.bias is None
+        )
+        node, values = graph.producer[layer.name], _weight(Graph(made), layer)
+        constants = {layer.weight: from_matrix(node, matrix(node, values) * gain[:, None], values)}
+        if layer.bias is not None:
+            bias = Graph(made).constant(layer.bias)
+            assert bias is not None
+            scaled = bias if layer.kind == "MatMul" else bias * gain.reshape(bias.shape)  # that of an Add comes later
+            constants[layer.bias] = scaled + shift.reshape(bias.shape)
+        store(made, constants)
+    return made
+
+
+def _by_channel(values: np.ndarray, layer: Layer) -> np.ndarray:
+    """Outputs of a layer as (places, channels)."""
+    return np.moveaxis(values, 1 if layer.kind == "Conv" else -1, -1).reshape(
+        -1, values.shape[1 if layer.kind == "Conv" else -1]
+    )
 
 
 def harm(model: onnx.ModelProto, solutions: Mapping[str, Solution], feeds: Sequence[Feed]) -> dict[str, float]:
@@ -113,29 +133,6 @@ def store(model: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
         if tensor.name in constants:
             values = np.ascontiguousarray(constants[tensor.name], np.float32)
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-
-
-def _solved(
-    before: onnx.ModelProto,
-    now: onnx.ModelProto,
-    chosen: Sequence[Layer],
-    feeds: Sequence[Feed],
-    progress: Progress | None,
-) -> list[tuple[str, Solution]]:
-    """Solutions in order, each put into `now` before the next is sought."""
-    graph, found = Graph(before), []
-    seen: tuple[str, bool] | None = None
-    moments: solve.Moments | None = None
-    for done, layer in enumerate(chosen):
-        if seen != (layer.source, layer.bias is None):  # queries, keys and values read the same
-            moments, seen = moments_of(before, now, layer, feeds), (layer.source, layer.bias is None)
-        assert moments is not None
-        solution = _second_order(graph, layer, moments)
-        store(now, solution.constants)
-        found.append((layer.name, solution))
-        if progress:
-            progress((done + 1) / len(chosen))
-    return found
 
 
 def _second_order(graph: Graph, layer: Layer, moments: solve.Moments) -> Solution:

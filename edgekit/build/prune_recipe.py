@@ -66,11 +66,8 @@ def _artifact(shop: Workshop, key: str) -> Artifact:
     order = _harmless_first(model, solutions, shop.samples.feeds[:FEW_FEEDS])
     count = _most_layers(shop, quantize, model, solutions, order)
     chosen = frozenset(order[:count])
-    shop.advance(0.0, "pruning, each layer after those before it")
-    in_order, errors = prune.prune(model, shop.samples.pruning, chosen, shop.advance)
-    best = _trial(shop, quantize(in_order))
-    if not best.fit:  # solved one by one they held the floor
-        best = _trial(shop, quantize(prune.with_solutions(model, solutions, chosen)))
+    pruned = prune.with_solutions(model, solutions, chosen)
+    best = max((_trial(shop, quantize(each)) for each in (pruned, _mended(shop, pruned, chosen))), key=_value)
     path = shop.on_disk(best.model, "pruned")
     twin = shop.on_disk(quantize(model), "unpruned")
     own_ms, twin_ms = _side_by_side(shop, path, twin)
@@ -78,7 +75,7 @@ def _artifact(shop: Workshop, key: str) -> Artifact:
         **shop.graph_recipe,
         "pruned": f"2:4 by second order over {len(shop.samples.pruning)} samples, no labels; {count} of {len(eligible)}"
         " layers that a sparse kernel takes, those that hurt least first, as many as the accuracy floor lets be",
-        "left over": f"outputs of pruned layers differ by {max(errors.values(), default=0.0):.1%} at most",
+        "left over": f"outputs of pruned layers differ by {max(solutions[name].error for name in chosen):.1%} at most",
         "quantised": "static, Q/DQ on inputs and weights of what multiplies, int8 × int8, symmetric, per channel",
         "sparse kernels": f"none on this CPU: {own_ms:.2f} ms, its unpruned twin {twin_ms:.2f} ms in onnxruntime",
     }
@@ -146,6 +143,15 @@ def _most_layers(
     if low == 0:
         raise Refusal(f"no layer can be 2:4 within {100 * shop.model.accuracy_floor:g} % of the standard")
     return low
+
+
+def _mended(shop: Workshop, pruned: onnx.ModelProto, chosen: frozenset[str]) -> onnx.ModelProto:
+    return prune.recalibrated(shop.spelled_out, pruned, chosen, shop.samples.feeds)
+
+
+def _value(trial: _Trial) -> float:
+    """Of two equal ones `max` takes the first, which is the simpler."""
+    return trial.accuracy.value if trial.accuracy else 0.0
 
 
 def _trial(shop: Workshop, model: onnx.ModelProto) -> _Trial:

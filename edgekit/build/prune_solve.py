@@ -7,6 +7,7 @@ surgeon, layer by layer); then the rest is fitted exactly to what the layer comp
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ DAMPING = 0.01
 """Of the mean second moment, added to each: directions that the samples hardly show must not decide."""
 BLOCK = 128
 STEPS = 40
+MOST_GAIN = 2.0
 CLOSE = 1e-4
 """Of the first residual: where fitting stops."""
 
@@ -54,6 +56,7 @@ def by_second_order(weights: np.ndarray, gram: np.ndarray) -> tuple[np.ndarray, 
     Source of the order of elimination: Frantar and Alistarh, SparseGPT (2023), with 2 of 4 as the pattern.
     """
     size = weights.shape[1]
+    weights = np.where(np.diag(gram) > 0, weights, 0.0)  # whatever multiplies only zeros can go
     damped = gram + (DAMPING * np.trace(gram) / size + 1e-12) * np.eye(size)
     upper = np.linalg.cholesky(_symmetric(np.linalg.inv(damped))).T
     left, mask = weights.astype(np.float64), np.ones(weights.shape, bool)
@@ -121,6 +124,25 @@ def left_over(pruned: np.ndarray, weights: np.ndarray, moments: Moments) -> floa
     both = np.einsum("ij,ij->", weights @ moments.cross, pruned)
     theirs = np.einsum("ij,ij->", weights @ moments.own, weights)
     return float(max(0.0, (ours - 2 * both + theirs) / max(theirs, 1e-30)))
+
+
+def match(pairs: Iterable[tuple[np.ndarray, np.ndarray]], through_zero: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The gain and shift of each channel that bring `now` closest to `before`.
+
+    `pairs`: (before, now), each (places, channels). `through_zero`: there is nothing to shift with. A gain stays
+    within a factor of `MOST_GAIN`.
+    """
+    sums = np.zeros((4, 1))
+    count = 0
+    for before, now in pairs:
+        a, b = before.astype(np.float64), now.astype(np.float64)
+        sums = sums + np.stack([a.sum(0), b.sum(0), (a * b).sum(0), (b * b).sum(0)])
+        count += len(a)
+    mean_before, mean_now, both, own = sums / max(count, 1)
+    if not through_zero:
+        both, own = both - mean_before * mean_now, own - mean_now**2
+    gain = np.clip(np.where(own > 1e-12, both / np.maximum(own, 1e-12), 1.0), 1 / MOST_GAIN, MOST_GAIN)
+    return gain, np.zeros_like(gain) if through_zero else mean_before - gain * mean_now
 
 
 def _symmetric(values: np.ndarray) -> np.ndarray:
