@@ -47,6 +47,11 @@ def test_slower_flash_is_a_sentence_of_its_own():
     assert line.endswith("75% smaller")
 
 
+def test_a_slower_rewrite_of_the_standard_is_no_flash():
+    rows = [_row("standard", 10.0), _row("standard-optimized", 20.0)]
+    assert findings(rows, rows[0])[0] == "standard-optimized is 2.00x slower than the standard"
+
+
 def test_faster_flash_says_how_surely():
     rows = [_row("standard", 10), _row("flash", 5, precision="int8")]
     assert findings(rows, rows[0])[0].startswith("flash is 2.00x as fast as the standard (1.9")
