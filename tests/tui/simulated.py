@@ -8,7 +8,7 @@ import asyncio
 import html
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from textual.app import App
 from textual.pilot import Pilot
 
+from edgekit.telemetry.desired import Desired, Reported, Step
 from edgekit.telemetry.histogram import HistogramBuilder
 from edgekit.telemetry.messages import (
     Birth,
@@ -181,6 +182,29 @@ def event(site: str, device: str, kind: str, text: str, at_s: float) -> Received
     return _message(site, device, "event", Event(epoch=3, t_unix_ms=int(at_s * 1000), kind=kind, text=text), at_s)
 
 
+SHIPPED: Mapping[str, tuple[str, str, Step, str, float]] = {
+    "gate-north": ("cameras", "2026.12", Step.COMMITTED, "", 1.0),
+    "gate-south": ("cameras", "2026.11", Step.FETCHING, "", 0.42),
+    "line-1-cam": ("cameras", "2026.11", Step.WAITING, "its turn is in 12 min", 0.0),
+    "line-2-cam": ("cameras", "2026.11", Step.ROLLED_BACK, "p99 1.9 times that of 2026.11, limit 1.2", 1.0),
+    "dock-1": ("docks", "2026.11", Step.IDLE, "", 0.0),
+}
+"Group, what runs, step, reason and share fetched."
+
+
+def releases(at_s: float) -> Iterator[Received]:
+    """A release on its way: wished of the cameras and of one more, which says nothing."""
+    for site, device, *_ in FLEET:
+        if site == "berlin" and device.startswith(("gate", "line", "lobby")):
+            yield _message(site, device, "desired", Desired(release="2026.12", id="w1"), at_s)
+        if device in SHIPPED:
+            group, running, step, reason, share = SHIPPED[device]
+            wish, id = ("2026.12", "w1") if step is not Step.IDLE else ("", "")
+            report = Reported(t_unix_ms=int(at_s * 1000), group=group, running=running, step=step, reason=reason,
+                              share=share, desired=wish, desired_id=id)  # fmt: skip
+            yield _message(site, device, "reported", report, at_s)
+
+
 def life(now_s: float, *, windows: int = 60, window_s: float = 10.0, seed: int = 7) -> Iterator[list[Received]]:
     """What arrives over the last `windows` windows until `now_s`, one list a window."""
     rng = np.random.default_rng(seed)
@@ -189,7 +213,7 @@ def life(now_s: float, *, windows: int = 60, window_s: float = 10.0, seed: int =
         one
         for site, device, *_ in FLEET
         for one in (status(site, device, State.ONLINE, start), birth(site, device, start))
-    ]
+    ] + list(releases(start))
     for i in range(windows):
         at = start + (i + 1) * window_s - 1.0
         batch = []
@@ -302,6 +326,7 @@ def draw_pictures(folder: Path) -> None:
         "console-devices": lambda app: app.action_go(places.DEVICES),
         "console-device": lambda app: app.open_named("line-2-cam"),
         "console-model": lambda app: app.go(model),
+        "console-releases": lambda app: app.action_go(places.RELEASES),
     }
     for name, then in pictures.items():
         snapshot(Console(clock=lambda: NOW_S), view, folder / f"{name}.svg", size=(132, 40), then=then)

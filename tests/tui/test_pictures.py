@@ -19,7 +19,9 @@ ROUTES: dict[str, Route] = {
     "devices": (Place(places.DEVICES),),
     "device": (Place(places.DEVICES), Place(places.DEVICE, ("berlin", "line-2-cam", "ocr-detector"))),
     "model": (Place(places.MODELS), Place(places.MODEL, ("ocr-detector",))),
+    "models": (Place(places.MODELS),),
     "events": (Place(places.EVENTS),),
+    "releases": (Place(places.RELEASES),),
     "alerts": (Place(places.ALERTS),),
 }
 SIZES = ((80, 24), (120, 40), (200, 60))

@@ -7,9 +7,9 @@ import shlex
 from dataclasses import dataclass
 
 from edgekit.errors import UsageError
-from edgekit_tui.places import ALERTS, ALIASES, DEVICES, EVENTS, MODELS, OVERVIEW
+from edgekit_tui.places import ALERTS, ALIASES, DEVICES, EVENTS, MODELS, OVERVIEW, RELEASES
 
-PLACES = (OVERVIEW, DEVICES, MODELS, EVENTS, ALERTS)
+PLACES = (OVERVIEW, DEVICES, MODELS, EVENTS, RELEASES, ALERTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Protocol
 from edgekit.fleet import Fleet, fold
 from edgekit.telemetry.messages import Received, Reply, decode
 from edgekit_tui.alerts import Alarm, Alert
+from edgekit_tui.releases import Ships, heard
 from edgekit_tui.rows import Book, Row, book_of, percentile
 from edgekit_tui.totals import Summary, Totals
 
@@ -82,6 +83,8 @@ class View:
     "Answers to commands, by the command's id."
     alerts: tuple[Alert, ...] = ()
     "Newest first, acknowledged ones last."
+    releases: Ships = field(default_factory=dict)
+    "Wishes and reports, by device."
 
 
 class Folder:
@@ -96,6 +99,7 @@ class Folder:
         self._trend: tuple[TrendPoint, ...] = ()
         self._replies: dict[str, Reply] = {}
         self._alerts: tuple[Alert, ...] = ()
+        self._ships: Ships = {}
         self._view: View | None = None
         self._aged_s = 0.0
         self._summary = Summary()
@@ -126,14 +130,15 @@ class Folder:
             self._alerts = self.alarm.step(rows, self._fleet, now_s)
         self._view = View(
             fleet=self._fleet, rows=rows, totals=totals, trend=self._trend, link=link, now_s=now_s,
-            replies=self._replies, alerts=self._alerts,
+            replies=self._replies, alerts=self._alerts, releases=self._ships,
         )  # fmt: skip
         return self._view
 
     def _fold(self, messages: Sequence[Received], now_s: float, give_way: Callable[[], object]) -> bool:
         self._aged_s = now_s
         self._hear(messages)
-        before, book_before = self._fleet, self._book
+        before, book_before, ships_before = self._fleet, self._book, self._ships
+        self._ships = heard(self._ships, messages)
         for part in one_window_each(messages) or [[]]:
             self._fleet = fold(self._fleet, _politely(part, give_way), now_s=now_s)
             give_way()
@@ -141,6 +146,7 @@ class Folder:
         return (
             self._fleet.events != before.events
             or self._fleet.malformed != before.malformed
+            or self._ships is not ships_before
             or self._book.keys() != book_before.keys()
             or any(entry is not book_before[key] for key, entry in self._book.items())
         )

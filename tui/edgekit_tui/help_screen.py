@@ -15,7 +15,7 @@ from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.ink import INK_CLASSES, Panel
 
 KEYS = (
-    ("1 to 4, 0", "places, alerts"), (":", "command line"), ("enter", "open it"),
+    ("1 2 3 4 6 0", "places, alerts"), (":", "command line"), ("enter", "open it"),
     ("escape", "back; clear filter"), ("[ ]", "where one was; forward"), ("/", "filter"), ("?", "this help"),
     ("j k g G", "down, up, first, last"), ("n p", "next, previous"), ("l", "log or linear plots"),
     ("space , .", "pause, back, on"), ("P R", "ping, rebirth the device"), ("ctrl+p", "palette, themes"), ("q", "quit"),

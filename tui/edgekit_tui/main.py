@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 THEME_NAMES = ("edgekit", "edgekit-light", "edgekit-high-contrast", "edgekit-colour-blind")
 "As in theme.py, which --help need not load."
-PLACES = ("overview", "devices", "models", "events", "alerts")
+PLACES = ("overview", "devices", "models", "events", "releases", "alerts")
 GC_THRESHOLDS = (20_000, 20, 100)
 "A large fleet is a million objects without a cycle among them: looking for one must not stop the screen often."
 SWITCH_S = 0.001

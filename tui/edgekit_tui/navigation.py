@@ -14,10 +14,20 @@ from edgekit_tui.fleet_screen import FleetScreen
 from edgekit_tui.model_screens import ModelScreen, ModelsScreen
 from edgekit_tui.overview_screen import OverviewScreen
 from edgekit_tui.places import DEVICE, DEVICES, OVERVIEW, Place, Route, Trail
+from edgekit_tui.releases_screen import ReleasesScreen
 from edgekit_tui.rows import RowKey
 from edgekit_tui.view_screen import Back, Go, ViewScreen
 
-SCREENS = (OverviewScreen, FleetScreen, DeviceScreen, ModelsScreen, ModelScreen, EventsScreen, AlertsScreen)
+SCREENS = (
+    OverviewScreen,
+    FleetScreen,
+    DeviceScreen,
+    ModelsScreen,
+    ModelScreen,
+    EventsScreen,
+    ReleasesScreen,
+    AlertsScreen,
+)
 
 
 class Navigator(App[None]):

@@ -72,9 +72,18 @@ def is_complete(view: View) -> bool:
 def as_json(view: View) -> str:
     """The totals, rows and events with exactly the fields they have, but for the histograms behind percentiles."""
     value = msgspec.to_builtins(
-        {"now_s": view.now_s, "totals": view.totals, "rows": view.rows, "events": view.fleet.events}
+        {
+            "now_s": view.now_s,
+            "totals": view.totals,
+            "rows": view.rows,
+            "events": view.fleet.events,
+            "releases": [
+                {"site": site, "device": device, "desired": ship.desired, "reported": ship.reported}
+                for (site, device), ship in view.releases.items()
+            ],
+        }
     )
-    for part in (value["totals"], *value["rows"]):
+    for part in (value["totals"], *value["totals"]["cells"], *value["rows"]):
         del part["latency"]
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 

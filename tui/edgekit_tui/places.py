@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-OVERVIEW, DEVICES, DEVICE, MODELS, MODEL, EVENTS, ALERTS = (
-    "overview", "devices", "device", "models", "model", "events", "alerts",
+OVERVIEW, DEVICES, DEVICE, MODELS, MODEL, EVENTS, RELEASES, ALERTS = (
+    "overview", "devices", "device", "models", "model", "events", "releases", "alerts",
 )  # fmt: skip
-TOP: Mapping[str, str] = {"1": OVERVIEW, "2": DEVICES, "3": MODELS, "4": EVENTS, "0": ALERTS}
-"The places one key leads to."
+TOP: Mapping[str, str] = {"1": OVERVIEW, "2": DEVICES, "3": MODELS, "4": EVENTS, "6": RELEASES, "0": ALERTS}
+"The places one key leads to; 5 and 9 sort the devices."
 ALIASES: Mapping[str, str] = {
     "o": OVERVIEW, "home": OVERVIEW, "pulse": OVERVIEW, "d": DEVICES, "dev": DEVICES, "fleet": DEVICES, "f": DEVICES,
-    "m": MODELS, "e": EVENTS, "ev": EVENTS, "event": EVENTS, "a": ALERTS, "alert": ALERTS,
+    "m": MODELS, "e": EVENTS, "ev": EVENTS, "event": EVENTS, "r": RELEASES, "rel": RELEASES, "release": RELEASES,
+    "a": ALERTS, "alert": ALERTS,
 }  # fmt: skip
 KEPT = 50
 

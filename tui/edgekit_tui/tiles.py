@@ -10,7 +10,7 @@ from edgekit_tui import draw
 from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.feed import Link, View
 from edgekit_tui.ink import right_align
-from edgekit_tui.places import ALERTS, OVERVIEW, TOP, Route
+from edgekit_tui.places import ALERTS, OVERVIEW, RELEASES, TOP, Route
 from edgekit_tui.totals import Totals
 
 ORDER = ("online", "throttled", "late", "stale", "offline")
@@ -146,34 +146,45 @@ def compact(view: View, width: int, glyphs: Glyphs, now_s: float) -> Lines:
 
 
 def crumbs(path: Route, view: View | None, width: int, glyphs: Glyphs, now_s: float, alerts: int, moment: str) -> Line:
-    """Where one is, with the keys of the places; right of it open alerts and the connection."""
+    """Where one is, with the keys of the places as far as there is room; right of it open alerts and the connection."""
     here = path[0].kind if path else OVERVIEW
+    link: Line = (*link_line(view.link, glyphs, now_s), (" ", "text")) if view is not None else ()
+    then: Line = ((f" {moment} ", "bad"), ("  ", "text")) if moment else ()
+    told: Line = ((f"{draw.number(alerts, glyphs)} alert{'s' if alerts > 1 else ''}", "bad"), ("  ", "text"))
     arrow = " › " if glyphs.unicode else " > "
-    tabs: list[tuple[str, str]] = [(" edgekit ", "title"), ("  ", "text")]
-    for key, kind in TOP.items() if width >= 76 else ():
-        if kind == ALERTS and here != ALERTS and width < 96:
-            continue
-        tabs += [(key, "key"), (f" {kind}", "strong" if kind == here else "faint")]
-        if kind == ALERTS and alerts:
-            tabs.append((f" {draw.number(alerts, glyphs)}", "bad"))
-            alerts = 0
-        tabs.append(("  ", "text"))
-    if width < 76:
-        tabs.append((here, "strong"))
     below = "".join(arrow + draw.clean(place.title, not glyphs.unicode) for place in path[1:])
-    if below:
-        room = max(8, width - draw.width_of(tuple(tabs)) - 14)
-        tabs = tabs[:-1] if tabs[-1][0] == "  " else tabs
-        tabs.append((draw.fit(below, min(room, cell_len(below)), glyphs), "accent"))
-    right: Line = ()
-    if moment:
-        right = (*right, (f" {moment} ", "bad"), ("  ", "text"))
-    if alerts:
-        right = (*right, (f"{alerts} alert{'s' if alerts > 1 else ''}", "bad"), ("  ", "text"))
-    if view is not None:
-        right = (*right, *link_line(view.link, glyphs, now_s), (" ", "text"))
-    line = right_align(tuple(tabs), right, width)
-    return line if len(line) > len(tabs) or not moment else right_align(tuple(tabs[:2]), right, width)
+    rarer = (RELEASES, ALERTS)
+    ways = (
+        _tabs(tuple(TOP.items()), here, alerts),
+        _tabs(tuple((key, kind) for key, kind in TOP.items() if kind not in rarer or kind == here), here, 0),
+        _tabs(tuple((key, kind if kind == here else "") for key, kind in TOP.items()), here, 0),
+        ((" edgekit ", "title"), ("  ", "text"), (here, "strong")),
+    )
+    line: Line = ()
+    for i, tabs in enumerate(ways):
+        right = (*then, *(told if alerts and i else ()), *link)
+        room = min(cell_len(below), width - draw.width_of(tabs) - draw.width_of(right) - 1)
+        if room >= min(cell_len(below), 12):
+            deeper: Line = ((draw.fit(below, room, glyphs), "accent"),) if below else ()
+            return right_align((*tabs, *deeper), right, width)
+        line = right_align(
+            (*tabs, (draw.fit(below, max(0, width - draw.width_of(tabs)), glyphs), "accent")), then, width
+        )
+    return line
+
+
+def _tabs(places: Sequence[tuple[str, str]], here: str, alerts: int) -> Line:
+    """Keys and names of places; the alerts' own count stands at their name."""
+    spans: list[tuple[str, str]] = [(" edgekit ", "title")]
+    for key, kind in places:
+        spans += [
+            ("  " if kind else " ", "text"),
+            (key, "key"),
+            (f" {kind}" if kind else "", "strong" if kind == here else "faint"),
+        ]
+        if kind == ALERTS and alerts:
+            spans.append((f" {alerts}", "bad"))
+    return tuple(spans)
 
 
 def nothing_yet(view: View | None, glyphs: Glyphs, *, filtered: str = "") -> Lines:

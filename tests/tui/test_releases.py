@@ -1,0 +1,185 @@
+"""Releases: wishes and reports from the wire, what they amount to, and the screen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from edgekit.telemetry.desired import Desired, Reported, Step
+from edgekit.telemetry.messages import Received, topic
+from edgekit_tui import once
+from edgekit_tui.app import Console
+from edgekit_tui.device_screen import DeviceScreen
+from edgekit_tui.draw import ASCII, UNICODE, Glyphs, width_of
+from edgekit_tui.news import Folded
+from edgekit_tui.releases import MOST, STEPS, Ship, by_device, by_group, heard
+from edgekit_tui.releases_screen import ReleasesScreen
+from tests.tui.simulated import NOW_S, SHIPPED, drive, lived, lived_view, text_of
+from tests.tui.test_navigation import run
+
+VIEW = lived_view()
+WISH = Desired(release="r2", id="w")
+KEY = ("lab", "one")
+
+
+def said(leaf: str, payload: bytes | msgspec.Struct, device: str = "one") -> Received:
+    raw = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
+    return Received(topic=topic("lab", device, leaf), payload=raw, received_s=NOW_S)
+
+
+def report(step: Step = Step.COMMITTED, **fields: object) -> Reported:
+    return Reported(**{"t_unix_ms": 0, "desired": "r2", "desired_id": "w", "step": step, **fields})  # type: ignore[arg-type]
+
+
+def test_wishes_and_reports_are_kept_by_device_and_taken_back_by_an_empty_payload() -> None:
+    ships = heard({}, [said("desired", WISH), said("reported", report()), said("reported", report(), "two")])
+    assert ships[KEY] == Ship(desired=WISH, reported=report())
+    assert ships["lab", "two"].desired is None
+    ships = heard(ships, [said("desired", b"")])
+    assert ships[KEY].desired is None
+    ships = heard(ships, [said("reported", b"")])
+    assert KEY not in ships, "nothing is known of it any more"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        said("desired", b"{not json"), said("reported", b"[]"), said("reported", b"\xff"), said("metrics", b"{}"),
+        said("desired", b'{"v":99,"release":"r"}'), said("status", b"{}"),
+        Received(topic="other/desired", payload=b"{}"), Received(topic="desired", payload=b""),
+    ],
+)  # fmt: skip
+def test_what_says_nothing_of_a_release_changes_nothing(message: Received) -> None:
+    ships = heard({}, [said("desired", WISH)])
+    assert heard(ships, [message]) is ships
+
+
+@pytest.mark.parametrize(
+    ("ship", "word"),
+    [
+        (Ship(desired=WISH), "has not answered"),
+        (Ship(desired=WISH, reported=report(desired="r1")), "has not answered"),
+        (Ship(desired=WISH, reported=report(desired_id="older")), "has not answered"),
+        (Ship(desired=WISH, reported=report()), "committed"),
+        (Ship(desired=WISH, reported=report(Step.REFUSED)), "refused"),
+        (Ship(reported=report(Step.IDLE, desired="")), "nothing asked"),
+        (Ship(reported=report(Step.ROLLED_BACK)), "rolled back"),
+    ],
+)
+def test_only_a_report_that_answers_the_wish_counts(ship: Ship, word: str) -> None:
+    assert ship.standing[1] == word
+
+
+def test_every_step_has_a_word_and_trouble_comes_first() -> None:
+    assert set(STEPS) == set(Step)
+    orders = {step: order for step, (order, _, _) in STEPS.items()}
+    assert max(orders[s] for s in (Step.ROLLED_BACK, Step.FAILED, Step.REFUSED)) < orders[Step.WAITING]
+    assert orders[Step.WAITING] < orders[Step.FETCHING] < orders[Step.INSTALLED] < orders[Step.BOOTED]
+    assert orders[Step.BOOTED] < orders[Step.COMMITTED] < orders[Step.IDLE]
+
+
+def lines_of(lines: object) -> list[str]:
+    return ["".join(text for text, _ in line) for line in lines]  # type: ignore[attr-defined]
+
+
+def test_a_group_is_told_by_how_far_its_devices_are() -> None:
+    lines = lines_of(by_group(VIEW.releases, 100, UNICODE))
+    cameras = next(line for line in lines if line.startswith("cameras"))
+    assert cameras.split()[1:3] == ["2026.12", "4"]
+    for words in ("1 rolled back", "1 waiting", "1 fetching", "1 committed"):
+        assert words in cameras
+    assert next(line for line in lines if line.startswith("docks")).split()[1:] == ["–", "1", "1", "nothing", "asked"]
+
+
+def test_devices_that_need_somebody_are_listed_first_with_the_reason() -> None:
+    _, items = by_device(VIEW.releases, 120, UNICODE)
+    assert [key[1] for key, _ in items] == [
+        "line-2-cam", "lobby-mic", "line-1-cam", "gate-south", "gate-north", "dock-1",
+    ]  # fmt: skip
+    lines = lines_of(line for _, line in items)
+    assert "p99 1.9 times" in lines[0]
+    assert "has not answered" in lines[1]
+    assert "fetching 42%" in lines[3]
+    assert len(items) == len(SHIPPED) + 1
+
+
+@pytest.mark.parametrize("glyphs", [ASCII, UNICODE])
+@pytest.mark.parametrize("width", [1, 20, 60, 89, 90, 200])
+def test_lists_keep_to_their_width_with_hostile_names(glyphs: Glyphs, width: int) -> None:
+    names = ("x" * 500, "日本語の長い名前" * 9, "\u202eשלום\u202c", "tab\there\x1b[31m", "[bold]", "")
+    ships = {
+        ("lab", name): Ship(desired=Desired(release=name), reported=report(running=name, group=name, reason=name))
+        for name in names
+    }
+    header, items = by_device(ships, width, glyphs)
+    lines = [header, *(line for _, line in items), *by_group(ships, width, glyphs)[1:]]
+    assert max(map(width_of, lines)) <= max(width, 40), "below forty cells the box cuts"
+    text = "".join(lines_of(lines))
+    assert "\x1b" not in text
+    assert text.isascii() or glyphs.unicode
+
+
+def test_a_huge_fleet_is_listed_in_part() -> None:
+    ships = {("lab", f"d{n:05}"): Ship(desired=WISH) for n in range(MOST + 1)}
+    assert len(by_device(ships, 80, UNICODE)[1]) == MOST
+
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        assert f"by device  {MOST + 1}, the first {MOST}" in text_of(app)
+
+    drive(act, start="releases", view=replace(VIEW, releases=ships))
+
+
+def test_a_new_report_is_a_new_view_and_a_rebirth_of_the_wish_is_seen() -> None:
+    source, folder, before = lived(windows=2)
+    source.messages = [said("reported", report())]
+    after = folder.step(NOW_S + 0.2)
+    assert after is not None
+    assert after.releases[KEY].reported == report()
+    assert KEY not in before.releases, "a view never changes"
+    source.messages = [said("reported", b"nonsense")]
+    assert folder.step(NOW_S + 0.4) is None or folder.step(NOW_S + 0.4) is None
+
+
+def test_the_screen_tells_and_opens() -> None:
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        await pilot.press("6")
+        await pilot.pause()
+        assert isinstance(app.screen, ReleasesScreen)
+        text = text_of(app)
+        for words in ("by group", "by device  6", "rolled back", "its turn is in 12 min"):
+            assert words in text
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, DeviceScreen)
+        assert app.screen.key[1] == "line-2-cam"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, ReleasesScreen)
+        await pilot.press("escape")
+        await run(app, pilot, "rel")
+        assert isinstance(app.screen, ReleasesScreen)
+
+    drive(act, start="overview")
+
+
+def test_before_any_release_the_screen_says_so_and_what_to_do() -> None:
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        assert "no release was wished for" in text_of(app)
+        assert "edgekit rollout start RELEASE" in text_of(app)
+        app.post_message(Folded(VIEW))
+        await pilot.pause()
+        assert "rolled back" in text_of(app)
+        assert "no release was wished for" not in text_of(app)
+
+    drive(act, start="releases", view=replace(VIEW, releases={}))
+
+
+def test_once_tells_programs_of_releases() -> None:
+    told = {one["device"]: one for one in json.loads(once.as_json(VIEW))["releases"]}
+    assert told["line-2-cam"]["reported"]["step"] == "rolled_back"
+    assert told["line-2-cam"]["desired"]["release"] == "2026.12"
+    assert told["lobby-mic"]["reported"] is None
