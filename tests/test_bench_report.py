@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -123,6 +124,15 @@ def test_between_powers_of_ten_there_are_plain_numbers(value, label):
     assert _minor_label(value) == label
 
 
+def test_a_doubt_of_several_rows_is_said_once():
+    rows = [
+        _row(f"f{i}", 1.0, conditions=Conditions(judged_bad=(f"waiting for a CPU was {i}0% of the time",)))
+        for i in (2, 3)
+    ]
+    page = render("m", rows, [])
+    assert page.count("Doubtful conditions") == 1
+
+
 def test_what_is_not_supported_is_a_dash_and_names_are_escaped(page):
     few = re.search(r"<tr><td>few .*?</tr>", page)
     assert few is not None
@@ -178,3 +188,12 @@ def test_as_typed_it_writes_the_file_and_says_so(tmp_path, monkeypatch, capsys):
     assert "its folder cannot be made" in capsys.readouterr().err
     assert main(["bench", "digits", *flags, "--html", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_the_picture_of_the_readme_is_a_small_png_and_its_script_knows_where_it_lies():
+    root = Path(__file__).parents[1]
+    picture = root / "docs/report.png"
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert picture.stat().st_size < 200 * 1024
+    assert "(docs/report.png)" in (root / "README.md").read_text()
+    assert '"docs/report.png"' in (root / "tests/bench/picture.py").read_text()

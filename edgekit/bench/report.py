@@ -26,9 +26,9 @@ _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "oo", "++", "--", "||")
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#111;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.1rem;margin:2rem 0 .3rem;border-top:1px solid #999;padding-top:.8rem}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;width:100%}
-th,td{padding:.15rem .6rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
-th:first-child,td:first-child{text-align:left}tr.base td{font-weight:bold}
+table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}
+th,td{padding:.15rem .45rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
+th:first-child,td:first-child{text-align:left;white-space:normal}tr.base td{font-weight:bold}
 svg{max-width:100%;height:auto}p.note{color:#444;margin:.2rem 0}
 .doubt{border-left:4px solid #111;padding-left:.7rem}
 @media print{h2{break-after:avoid}svg{break-inside:avoid}}
@@ -58,7 +58,7 @@ def render(
     timed = sorted((row for row in rows if row.latency), key=lambda row: row.latency.p50_ms if row.latency else 0.0)
     device = rows[0].device if rows else {}
     where = f"{device.get('cpu', 'unknown CPU')}, {device.get('cores', '?')} cores, {device.get('architecture', '')}"
-    doubts = sorted({doubt for row in rows for doubt in row.conditions.judged_bad})
+    doubts = {doubt.partition(" ")[0]: doubt for row in rows for doubt in row.conditions.judged_bad}.values()
     parts = [f"<h1>{html.escape(title)}</h1><p>{html.escape(where)}</p>"]
     parts += [f'<p class="doubt">Doubtful conditions: {html.escape(doubt)}</p>' for doubt in doubts]
     parts += [f"<p>{html.escape(line)}</p>" for line in findings if not line.startswith("doubtful conditions")]
