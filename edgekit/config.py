@@ -93,6 +93,9 @@ class HttpConfig(_Section, frozen=True, kw_only=True):
     unix_socket: str | None = None
     token_file: str | None = None
     "Bearer token; required when `host` is not loopback."
+    certificate_file: str | None = None
+    key_file: str | None = None
+    "PEM, both or none: then it speaks TLS. Read again on SIGHUP."
     max_request_bytes: int = 64 * 1024 * 1024
     max_connections: int = 64
     shared_memory: bool = False
@@ -237,6 +240,11 @@ def check_daemon_config(config: DaemonConfig, path: Path | str) -> DaemonConfig:
     loopback = config.http.host in ("127.0.0.1", "::1", "localhost")
     if not loopback and config.http.unix_socket is None and config.http.token_file is None:
         raise ConfigError(path, "http.token_file", f"required when http.host is '{config.http.host}', not loopback")
+    http = config.http
+    if (http.certificate_file is None) != (http.key_file is None):
+        raise ConfigError(path, "http.key_file", "certificate_file and key_file go together")
+    if http.certificate_file is not None and http.unix_socket is not None:
+        raise ConfigError(path, "http.certificate_file", "TLS is for a port; a Unix socket never leaves the machine")
     if not config.model:
         raise ConfigError(path, "model", "at least one [[model]] is required")
     _check_numbers(config, path)

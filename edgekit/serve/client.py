@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,18 +23,25 @@ from edgekit.serve.layout import DATATYPES, DTYPES
 class Client:
     """One connection to one daemon. Not thread-safe: give each thread its own."""
 
-    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
-        """`url` such as http://127.0.0.1:8080. Raises UsageError when it is not one."""
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout_s: float = 30.0, ca_file: str | None = None
+    ) -> None:
+        """`url` such as http://127.0.0.1:8080, or https://…, whose certificate must be one of the system's authorities
+        or of `ca_file`. Raises UsageError when it is not one.
+        """
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError:  # a port or an IPv6 address that is none
             host = port = None
-        if host is None or parts.scheme != "http" or not host.isprintable() or " " in host:
+        if host is None or parts.scheme not in ("http", "https") or not host.isprintable() or " " in host:
             raise UsageError(f"'{url}' is not the address of a daemon; expected http://HOST:PORT")
         self.url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._connection = http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
+        if parts.scheme == "https":
+            trusted = ssl.create_default_context(cafile=ca_file)
+            self._connection = http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=trusted)
 
     def __enter__(self) -> Client:
         return self

@@ -18,19 +18,19 @@ from edgekit.catalog import board_tables
 from edgekit.config import DaemonConfig, Home, Supervisor
 from edgekit.device.probe import probe
 from edgekit.errors import EdgekitError, RuntimeUnavailable
-from edgekit.serve.birth import Ready, birth, describe, device_name
+from edgekit.serve.birth import Ready, describe, device_name
 from edgekit.serve.engine import Engine
 from edgekit.serve.failures import Ledger, boot_id
 from edgekit.serve.http import HttpServer
 from edgekit.serve.listen import listen, new_loop, read_token, url_of
 from edgekit.serve.loader import Loader
 from edgekit.serve.notify import Notifier
-from edgekit.serve.readings import SystemMeter
 from edgekit.serve.routes import Routes
 from edgekit.serve.shared import SharedMemory
+from edgekit.serve.tls import read_tls
 from edgekit.serve.upkeep import Upkeep
-from edgekit.telemetry.messages import Command, ModelState, Reply
-from edgekit.telemetry.reporter import Recorder, Reporter
+from edgekit.serve.voice import Voice
+from edgekit.telemetry.messages import Command, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,7 @@ class Daemon:
         self._started_s = time.monotonic()
         self._notifier = Notifier(supervisor.notify_socket)
         self._engine = Engine()
-        self._recorder = Recorder()
-        self._models: dict[str, ModelState] = {}
+        self._voice = Voice()
         self._status, self._reason = "starting", ""
         self._failure: EdgekitError | None = None
         self._is_stuck = False
@@ -74,6 +73,7 @@ class Daemon:
         """
         self._facts = probe(profiles=board_tables())
         self._token = read_token(self._config.http, self._source)
+        self._tls = read_tls(self._config.http, self._source)
         self._device = device_name(self._config, self._facts, self._source)
         logger.info("%s", describe(self._facts))
         listener = listen(self._config.http, self._source)
@@ -101,9 +101,9 @@ class Daemon:
         server = routes.server = HttpServer(
             routes, token=self._token, max_request_bytes=http.max_request_bytes, max_connections=http.max_connections
         )
-        self._reporter = self._start_reporter()
+        self._voice.start(self._config, self._facts, self._device, self._home, on_command=self._on_command)
         self._upkeep = routes.upkeep = self._new_upkeep()
-        await server.start(listener)
+        await server.start(listener, self._tls.context if self._tls is not None else None)
         loading = self._upkeep.load()
         signs = [asyncio.ensure_future(self._note_loading(loading)), asyncio.ensure_future(self._feed_watchdog())]
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -112,8 +112,8 @@ class Daemon:
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 loading.result()
-                self._become_ready(url_of(listener))
-                signs += [asyncio.ensure_future(self._tell_ready()), self._upkeep.start()]
+                self._become_ready(url_of(listener, is_tls=self._tls is not None))
+                signs += [asyncio.ensure_future(self._voice.tell_ready()), self._upkeep.start()]
                 await stopping
         except EdgekitError as error:
             self._failure = error
@@ -135,51 +135,47 @@ class Daemon:
             engine=self._engine,
             home=self._home,
             facts=self._facts,
-            recorder=self._recorder,
-            tell=self._tell,
+            recorder=self._voice.recorder,
+            tell=self._voice.remember,
             on_progress=self._note_progress,
             on_death=self._die_on_the_loop,
             on_failure=self._note_failure,
             ledger=ledger,
         )
         return Upkeep(
-            loader, self._config, self._source, reread=self._reread, tell=self._tell_event, end=self._end_stuck
+            loader, self._config, self._source, reread=self._reread, tell=self._voice.event, end=self._end_stuck
         )
-
-    def _tell_event(self, kind: str, text: str, **detail: Any) -> None:
-        if self._reporter is not None:
-            self._reporter.event(kind, text, **detail)
 
     def _note_failure(self, model: str, how: str, is_given_up: bool) -> None:
         """On a lane's thread, after the failure was counted on disk."""
-        self._tell_event("runtime-failed", f"{model}: {how}", given_up=is_given_up)
+        self._voice.event("runtime-failed", f"{model}: {how}", given_up=is_given_up)
         if is_given_up:
             asyncio.run_coroutine_threadsafe(self._upkeep.apply_again(), self._loop)
 
     def _end_stuck(self, why: str) -> None:
         """A runtime that hangs in our own process: say so, and leave the rest to the supervisor."""
         logger.error("%s; ending, so that another daemon can start", why)
-        self._tell_event("stuck", why)
+        self._voice.event("stuck", why)
         self._notifier.stopping(why)
-        if self._reporter is not None:
-            self._reporter.stop("stuck", timeout_s=1.0)
+        self._voice.stop("stuck", in_haste=True)
         _exit_now(5)
 
     async def _reload(self) -> str:
         """Raises as `Upkeep.reload`; told either way."""
         self._notifier.reloading()
         try:
+            if self._tls is not None:
+                self._tls.renew()
             said = await self._upkeep.reload()
         except EdgekitError as error:
             logger.error("not reloaded, the configuration of before goes on: %s", error)
-            self._tell_event("reload-refused", str(error))
+            self._voice.event("reload-refused", str(error))
             raise
         finally:
             self._notifier.ready(self._status)
         logger.info("reloaded: %s", said)
-        self._tell_event("reloaded", said)
-        if self._reporter is not None:
-            self._reporter.rebirth()
+        self._voice.event("reloaded", said)
+        self._voice.rebirth()
         return said
 
     async def _on_hangup(self) -> None:
@@ -197,25 +193,20 @@ class Daemon:
         said = asyncio.run_coroutine_threadsafe(self._reload(), self._loop).result()
         return Reply(id=command.id, ok=True, text=said)
 
-    def _tell(self, state: ModelState) -> None:
-        """A new mapping each time: the reporter's thread may be reading the one before."""
-        self._models = {**self._models, state.model: state}
-
     def _note_progress(self, text: str) -> None:
         self._status = text
 
     def _become_ready(self, url: str) -> None:
         took_s = time.monotonic() - self._started_s
-        self._status = f"serving {', '.join(self._models)} on {url}"
+        self._status = f"serving {', '.join(self._voice.models)} on {url}"
         self._notifier.ready(self._status)
-        if self._reporter is not None:
-            self._reporter.event("started", f"ready in {took_s:.1f} s")
+        self._voice.event("started", f"ready in {took_s:.1f} s")
         self._announce(
             Ready(
                 url=url,
                 site=self._config.site,
                 device=self._device,
-                models=tuple(self._models.values()),
+                models=tuple(self._voice.models.values()),
                 ready_s=round(took_s, 3),
             )
         )
@@ -224,14 +215,12 @@ class Daemon:
         """Refuse new work, finish the old, free the models, publish the death: in this order."""
         reason = self._reason or ("failed" if self._failure else "stopped")
         self._notifier.stopping(f"draining: {reason}")
-        if self._reporter is not None:
-            self._reporter.event("stopping", str(self._failure or reason))
+        self._voice.event("stopping", str(self._failure or reason))
         cut_off = await server.drain(DRAIN_S)
         if self._reason:
             logger.info("%s: drained%s", reason, f", {cut_off} requests cut off" if cut_off else "")
         self._is_stuck = not self._engine.close(CLOSE_S)
-        if self._reporter is not None:
-            self._reporter.stop(reason)
+        self._voice.stop(reason)
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -262,36 +251,12 @@ class Daemon:
             self._notifier.loading(self._status, EXTEND_S)
             await asyncio.wait({loading}, timeout=LOADING_NOTE_S)
 
-    async def _tell_ready(self) -> None:
-        """The birth that a connection opens with may be of a moment before: once connected, say it again."""
-        while self._reporter is not None and not self._reporter.state.connected:
-            await asyncio.sleep(0.2)
-        if self._reporter is not None:
-            self._reporter.rebirth()
-
     async def _feed_watchdog(self) -> None:
         """At half the period, from this loop: a loop that hangs is a daemon that hangs."""
         while self._supervisor.watchdog_s is not None:
             if self._upkeep.is_live:
                 self._notifier.alive()
             await asyncio.sleep(self._supervisor.watchdog_s / 2)
-
-    def _start_reporter(self) -> Reporter | None:
-        if self._config.mqtt.host is None:
-            return None
-        meter = SystemMeter(memory_total_bytes=self._facts.memory.usable_bytes)
-        reporter = Reporter(
-            self._config.mqtt,
-            site=self._config.site,
-            device=self._device,
-            state_folder=self._home.daemon(self._device),
-            birth=lambda epoch: birth(epoch, self._config, self._facts, self._models.values()),
-            readings=meter.read,
-            recorder=self._recorder,
-            on_command=self._on_command,
-        )
-        reporter.start()
-        return reporter
 
 
 def _exit_now(code: int) -> None:

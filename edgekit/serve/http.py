@@ -13,6 +13,7 @@ import asyncio
 import hmac
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import cast
@@ -49,13 +50,16 @@ class HttpServer:
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_empty = asyncio.Event()
 
-    async def start(self, listener: socket.socket) -> None:
-        """Accept on a bound TCP or Unix socket."""
+    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Accept on a bound TCP or Unix socket, the former with TLS where `tls` is given."""
         self.loop = asyncio.get_running_loop()
         if listener.family == getattr(socket, "AF_UNIX", None):
             self._server = await self.loop.create_unix_server(lambda: Connection(self), sock=listener, backlog=128)
         else:
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=128)
+            patience_s = None if tls is None else HEAD_S
+            self._server = await self.loop.create_server(
+                lambda: Connection(self), sock=listener, backlog=128, ssl=tls, ssl_handshake_timeout=patience_s
+            )
         self._sweep()
 
     async def drain(self, timeout_s: float) -> int:
@@ -259,7 +263,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_lingering = True
         self._body = None
         self.deadline_s = self._server.loop.time() + LINGER_S
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS has no half-closed connections
+            self._transport.write_eof()
 
     def expire(self) -> None:
         """The deadline has passed: say so if a request was on its way, else just end."""

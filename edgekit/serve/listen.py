@@ -33,13 +33,13 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def url_of(listener: socket.socket) -> str:
-    """How a client reaches it: http://HOST:PORT or unix:PATH."""
+def url_of(listener: socket.socket, *, is_tls: bool = False) -> str:
+    """How a client reaches it: http://HOST:PORT, https://HOST:PORT or unix:PATH."""
     address = listener.getsockname()
     if isinstance(address, str):
         return f"unix:{address}"
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    return f"http://{host}:{address[1]}"
+    return f"http{'s' if is_tls else ''}://{host}:{address[1]}"
 
 
 def _listen_tcp(http: HttpConfig, source: str) -> socket.socket:
