@@ -134,11 +134,22 @@ def past(samples: int) -> Evidence:
     return Evidence({"m/realtime": (Window(0, samples, latency=builder.histogram()),)})
 
 
-def test_a_kind_of_which_none_is_left_is_compared_with_its_own_past():
-    assert ro.untold(START) == ["h/b", "h/c"]
+def test_a_wave_is_compared_with_devices_of_its_kind_that_were_not_told():
+    assert ro.peers(START) == ["h/b", "h/c"]
     assert ro.without_peers(START) == []
+
+
+def test_in_the_last_wave_those_of_earlier_ones_take_their_place():
+    last = after(replace(START, wave=1), a=Step.COMMITTED)
+    assert ro.peers(last) == ["h/a"]
+    assert ro.without_peers(last) == ["h/c"]  # the only one of its kind
+    half = replace(last, waves=(*WAVES, Wave(name="group y", devices=("h/d",))), kinds={**KINDS, "h/d": "pi"})
+    assert ro.peers(half) == ["h/d"]  # as long as one of the kind is untold, it is the measure
+
+
+def test_a_kind_without_any_peer_is_compared_with_its_own_past():
     last = replace(START, wave=1)
-    assert (ro.untold(last), ro.without_peers(last)) == ([], ["h/b", "h/c"])
+    assert (ro.peers(last), ro.without_peers(last)) == ([], ["h/b", "h/c"])
     assert ro.lacks_past(last, {}) == ["orin", "pi"]
     assert ro.lacks_past(last, {"h/b": past(662), "h/c": past(661)}) == ["orin"]
     assert ro.lacks_past(last, {"h/b": past(662), "h/c": past(662)}) == []

@@ -121,7 +121,9 @@ class Conductor:
         if phase is Phase.BEFORE:
             self._measure_past()
             return
-        answer, self._text = ro.verdict_of_guards(self.rollout, self._online())
+        answer, text = ro.verdict_of_guards(self.rollout, self._online())
+        if phase is Phase.TOLD or answer is Answer.WORSE:
+            self._text = text
         if answer is Answer.WORSE:
             self._end(Condition.STOPPED, self._text)
         elif phase is Phase.TOLD and answer is Answer.WITHIN:
@@ -161,12 +163,12 @@ class Conductor:
             self._advance(self._text)
 
     def _figures(self) -> tuple[Figure, ...]:
-        """The wave against the devices that were not told; where none of a kind are left, against its own past."""
+        """The wave against its peers; where a kind has none, against its own past."""
         kinds = self.rollout.kinds
         updated = pool(
             (kinds[k], self._now[k]) for k in ro.committed(self.rollout, self.rollout.current) if k in self._now
         )
-        others = pool((kinds[k], self._now[k]) for k in ro.untold(self.rollout) if k in self._now)
+        others = pool((kinds[k], self._now[k]) for k in ro.peers(self.rollout) if k in self._now)
         past = pool((kinds[key], evidence) for key, evidence in self.rollout.before.items())
         return figures(updated, {**past, **others}, self.rollout.bounds)
 

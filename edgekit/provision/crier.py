@@ -56,8 +56,9 @@ class Crier:
         deadline_s = time.monotonic() + CONNECT_S
         while not self._link.state.connected:
             if self._link.failures or time.monotonic() > deadline_s:
+                why = self._link.state.text
                 self._link.stop()
-                raise BrokerError(self._endpoint, self._link.state.text)
+                raise BrokerError(self._endpoint, why)
             time.sleep(0.02)
         return self
 

@@ -123,15 +123,22 @@ def failed(rollout: Rollout, wave: Wave) -> list[str]:
     return [key for key in wave.devices if rollout.devices.get(key, Progress()).step in ended]
 
 
-def untold(rollout: Rollout) -> list[str]:
-    """Devices of later waves: those to compare with."""
-    return [key for wave in rollout.waves[rollout.wave + 1 :] for key in wave.devices]
+def peers(rollout: Rollout) -> list[str]:
+    """Those to compare with, at the same time and of the same kind: devices that were not told yet.
+
+    Where none of a kind are left, as in the last wave, those of earlier waves take their place: they were compared
+    with devices without the release, and held.
+    """
+    untold = [key for wave in rollout.waves[rollout.wave + 1 :] for key in wave.devices]
+    left = {rollout.kinds[key] for key in untold}
+    earlier = [key for wave in rollout.waves[: rollout.wave] for key in committed(rollout, wave)]
+    return untold + [key for key in earlier if rollout.kinds[key] not in left]
 
 
 def without_peers(rollout: Rollout) -> list[str]:
-    """Devices of this wave of whose kind none will be left to compare with: their own past takes its place."""
-    left = {rollout.kinds[key] for key in untold(rollout)}
-    return [key for key in rollout.current.devices if rollout.kinds[key] not in left]
+    """Devices of this wave of whose kind there is no other to compare with: their own past takes its place."""
+    known = {rollout.kinds[key] for key in peers(rollout)}
+    return [key for key in rollout.current.devices if rollout.kinds[key] not in known]
 
 
 def lacks_past(rollout: Rollout, evidence: Mapping[str, Evidence]) -> list[str]:
