@@ -73,11 +73,61 @@ def test_bad_files_give_one_line_and_no_traceback(edgekit_home, tmp_path, capsys
         ["digits", "--axis", "side=3"],
         ["digits", "--labels", "x.npy"],
         ["digits", "--calibration", "absent.npz"],
+        ["digits", "--search-s", "-1"],
+        ["digits", "--search-s", "nan"],
     ],
 )
 def test_options_that_do_not_go_together_exit_with_two(edgekit_home, capsys, arguments):
     assert main(["build", *arguments]) == 2
     assert capsys.readouterr().err.startswith("edgekit build: ")
+
+
+def _bad_calibration(path, kind):
+    good = np.zeros((3, 8, 8, 1), np.float32)
+    if kind == "text":
+        path.write_bytes(b"no archive")
+    elif kind == "cut short":
+        np.savez(path, image=good)
+        path.write_bytes(path.read_bytes()[:100])
+    elif kind == "a single array":
+        with path.open("wb") as file:
+            np.save(file, good)
+    elif kind == "objects":
+        np.savez(path, image=np.array([{}, {}], dtype=object))
+    elif kind == "no arrays":
+        np.savez(path)
+    elif kind == "another name":
+        np.savez(path, picture=good)
+    elif kind == "another shape":
+        np.savez(path, image=np.zeros((3, 9, 8, 1), np.float32))
+    elif kind == "another type":
+        np.savez(path, image=np.zeros((3, 8, 8, 1), np.int64))
+    elif kind == "NaN":
+        np.savez(path, image=good * np.nan)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text",
+        "cut short",
+        "a single array",
+        "objects",
+        "no arrays",
+        "another name",
+        "another shape",
+        "another type",
+        "NaN",
+        "absent",
+    ],
+)
+def test_calibration_data_that_is_no_use_exits_with_two_and_one_line(edgekit_home, capsys, tmp_path, kind):
+    _bad_calibration(tmp_path / "c.npz", kind)
+    assert main(["build", "digits", "--calibration", str(tmp_path / "c.npz")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("edgekit build: ")
+    assert "c.npz" in err
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_without_the_onnx_package_the_command_that_mends_it_is_said(tmp_path):

@@ -91,26 +91,31 @@ def gather(model: Model, standard: Path, options: Options) -> Samples:
     session = open_session(standard, settings_for(model, standard, options.axes))
     try:
         if model.data.evaluation is None:
-            samples = _checked(list(calibration(model, options.axes)), session.inputs)
+            samples = list(calibration(model, options.axes))
+            _check([sample.inputs for sample in samples], session.inputs)
             return _split(samples, options.labels, unit=2 if model.metric == pairs.METRIC else 1)
         feeds = tuple(calibration_feeds(model, session.run, options.axes))[:MOST_PRUNING]
+        _check(feeds, session.inputs)
         return Samples(feeds[:MOST_FEEDS], tuple(evaluation(model, options.axes)), feeds)
     except InputError as e:
         raise UsageError(f"{model.data.calibration}: calibration data that does not fit the model: {e}") from e
+    except CatalogError as e:
+        if options.calibration is None:
+            raise
+        raise UsageError(f"--calibration {e}") from e  # the command line named the file, not the catalog
     finally:
         session.close()
 
 
-def _checked(samples: list[Sample], specs: Sequence[TensorSpec]) -> list[Sample]:
-    """`samples`, if they fit. Raises UsageError for none at all, InputError for what the model does not take."""
-    if not samples:
+def _check(feeds: Sequence[Feed], specs: Sequence[TensorSpec]) -> None:
+    """Raises UsageError for none at all, InputError for what the model does not take."""
+    if not feeds:
         raise UsageError("the calibration file holds no samples")
-    check_inputs(specs, samples[0].inputs)
-    for sample in samples:
-        for name, value in sample.inputs.items():
+    check_inputs(specs, feeds[0])
+    for feed in feeds:
+        for name, value in feed.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise InputError(name, "holds NaN or infinite values")
-    return samples
 
 
 def _split(samples: list[Sample], labels: Path | None, unit: int) -> Samples:
