@@ -14,7 +14,9 @@ from edgekit.fleet import Fleet
 from edgekit_tui.alerts import DEFAULT, Alarm, Bell, Rule, Rules, is_quiet, read_rules
 from edgekit_tui.app import Console
 from edgekit_tui.device_screen import DeviceScreen
+from edgekit_tui.main import NOTICES
 from edgekit_tui.news import Folded
+from edgekit_tui.notices import WAYS, sequence
 from tests.tui.simulated import NOW_S, drive, lived, lived_view, text_of
 
 VIEW = lived_view()
@@ -86,7 +88,7 @@ def test_the_bell_rings_once_for_what_is_new_and_not_at_night() -> None:
     alerts = Alarm().step([replace(WELL, state="offline")], Fleet(), NOW_S)
     bell = Bell(DEFAULT)
     assert not bell.rings(alerts, NOW_S), "what was there before we came rings no bell"
-    assert [Bell(DEFAULT).rings((), NOW_S), bell.rings((), NOW_S)] == [False, False]
+    assert [Bell(DEFAULT).rings((), NOW_S), bell.rings((), NOW_S)] == [[], []]
     assert bell.rings(alerts, NOW_S)
     assert not bell.rings(alerts, NOW_S)
     night = Rules(rule=DEFAULT.rule, quiet_from=f"{hour}:00", quiet_to=f"{hour}:59")
@@ -102,6 +104,50 @@ def test_quiet_hours_may_span_midnight() -> None:
     night = Rules(quiet_from="22:00", quiet_to="07:00")
     assert [is_quiet(night, at(clock)) for clock in ("21:59", "22:00", "03:00", "07:00")] == [False, True, True, False]
     assert not is_quiet(Rules(), at("03:00"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_written_to_the_terminal_is_one_sequence_whatever_the_alert_says(way: str) -> None:
+    hostile = replace(VIEW.alerts[0], device="x\x1b]0;title\x07" + "y" * 500, text="a;b\x9c\x1b\\c\n日本")
+    assert sequence(way, []) == ""
+    told = sequence(way, [hostile, VIEW.alerts[1]])
+    body = told.removeprefix({"osc9": "\x1b]9;", "osc777": "\x1b]777;notify;edgekit;"}.get(way, "")).removesuffix(
+        "\x1b\\"
+    )
+    assert told.count("\x1b") == (2 if way.startswith("osc") else 0)
+    assert told == {"bell": "\a", "none": ""}.get(way, told)
+    if way.startswith("osc"):
+        assert body.startswith(VIEW.alerts[0].rule)
+        assert all(char.isprintable() for char in body)
+        assert ";" not in body
+
+
+def test_one_alert_is_told_whole_and_many_as_how_many_more() -> None:
+    (one, *_) = VIEW.alerts
+    assert sequence("osc9", [one]) == f"\x1b]9;{one.rule}: {one.device} {one.text}\x1b\\"
+    assert sequence("osc9", list(VIEW.alerts)).endswith(f", and {len(VIEW.alerts) - 1} more\x1b\\")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_new_alert_is_written_past_the_screen_once(way: str) -> None:
+    new = replace(VIEW.alerts[0], rule="slow", device="fresh")
+    written: list[str] = []
+
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        assert app._driver is not None
+        app._driver.write = written.append  # type: ignore[method-assign]
+        for alerts in (VIEW.alerts, (new, *VIEW.alerts), (new, *VIEW.alerts)):
+            app.post_message(Folded(replace(VIEW, alerts=alerts)))
+            await pilot.pause()
+        wanted = sequence(way, [new])
+        assert [one for one in written if one == wanted] == ([wanted] if wanted else [])
+        assert "fresh" not in "".join(written) or way.startswith("osc")
+
+    drive(act, notify=way, start="overview")
+
+
+def test_the_parser_knows_every_way() -> None:
+    assert NOTICES == WAYS
 
 
 @pytest.mark.parametrize(

@@ -179,12 +179,12 @@ class Bell:
         self._loud = {rule.name for rule in rules.rule if rule.bell}
         self._known: set[AlertId] | None = None
 
-    def rings(self, alerts: Sequence[Alert], now_s: float) -> bool:
-        """Whether one of these is new; those of the first call are not."""
+    def rings(self, alerts: Sequence[Alert], now_s: float) -> list[Alert]:
+        """The new ones to ring for; those of the first call are not new."""
         before, self._known = self._known, {alert.id for alert in alerts}
         if before is None or is_quiet(self._rules, now_s):
-            return False
-        return any(alert.rule in self._loud and alert.id not in before for alert in alerts)
+            return []
+        return [alert for alert in alerts if alert.rule in self._loud and alert.id not in before]
 
 
 def _why(rule: Rule, row: Row) -> str | None:

@@ -29,6 +29,7 @@ from edgekit_tui.feed import View
 from edgekit_tui.help_screen import KEYS, HelpScreen
 from edgekit_tui.navigation import Navigator
 from edgekit_tui.news import Failed, Folded
+from edgekit_tui.notices import sequence
 from edgekit_tui.past import KEEP_S, Timeline
 from edgekit_tui.places import OVERVIEW, TOP
 from edgekit_tui.theme import THEMES
@@ -73,6 +74,7 @@ class Console(Navigator):
         start: str = OVERVIEW,
         opening: str | None = None,
         exit_after_s: float | None = None,
+        notify: str = "bell",
         send: Send | None = None,
         alarm: Alarm | None = None,
         hold: Callable[[bool], object] = lambda _: None,
@@ -88,7 +90,7 @@ class Console(Navigator):
         self.sender = send
         self.log_scale = False
         self._clock = clock
-        self._start, self._opening = start, opening
+        self._start, self._opening, self._notify = start, opening, notify
         self._exit_after_s = exit_after_s
         self._leaving = False
         self.courtesy = Courtesy()
@@ -128,12 +130,16 @@ class Console(Navigator):
     def watch_view(self) -> None:
         if self.view is not None:
             self.timeline.past.add(self.view)
-            if self._bell.rings(self.view.alerts, self.view.now_s):
-                self.bell()
+            self._tell(sequence(self._notify, self._bell.rings(self.view.alerts, self.view.now_s)))
         if self.timeline.looking is None:
             self._draw_soon()
         if self._opening is not None and self.open_named(self._opening):
             self._opening = None
+
+    def _tell(self, words: str) -> None:
+        """Write to the terminal past the screen."""
+        if words and self._driver is not None:
+            self._driver.write(words)
 
     async def on_event(self, event: events.Event) -> None:
         """What a person does goes before everything else."""

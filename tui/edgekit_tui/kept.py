@@ -19,9 +19,11 @@ class Kept(Generic[Of, Made]):
 
     def of(self, values: Iterable[Of]) -> list[Made]:
         """What the function makes of each, in order."""
-        before, known, made = self._known, {}, []
+        before = self._known
+        made: list[Made] = []
+        known: dict[int, tuple[Of, Made]] = {}
         for value in values:
-            pair = before.get(id(value))
+            pair = before.get(id(value)) or known.get(id(value))
             if pair is None:
                 pair = (value, self._make(value))
             known[id(value)] = pair

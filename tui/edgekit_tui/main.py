@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 THEME_NAMES = ("edgekit", "edgekit-light", "edgekit-high-contrast", "edgekit-colour-blind")
 "As in theme.py, which --help need not load."
 PLACES = ("overview", "devices", "models", "events", "releases", "alerts")
+NOTICES = ("bell", "osc9", "osc777", "none")
 GC_THRESHOLDS = (20_000, 20, 100)
 "A large fleet is a million objects without a cycle among them: looking for one must not stop the screen often."
 SWITCH_S = 0.001
@@ -55,6 +56,8 @@ def build_parser() -> argparse.ArgumentParser:
     link.add_argument("--speed", type=float, default=1.0, metavar="N", help="of the replay (default: %(default)g)")
     look = parser.add_argument_group("screen")
     look.add_argument("--alerts", metavar="FILE.toml", help="rules for alerts (default: built-in ones)")
+    look.add_argument("--notify", default="bell", choices=NOTICES,
+                      help="of a new alert: the bell, or the desktop's (default: %(default)s)")  # fmt: skip
     look.add_argument("--ascii", action="store_true", help="draw without Unicode")
     look.add_argument("--theme", default="edgekit", choices=THEME_NAMES, help="default: %(default)s")
     look.add_argument("--screen", default="overview", choices=PLACES, help="start here (default: %(default)s)")
@@ -129,6 +132,7 @@ def run(args: argparse.Namespace) -> int:
         start=args.screen,
         opening=args.open,
         exit_after_s=args.exit_after,
+        notify=args.notify,
         send=send,
         alarm=alarm,
         hold=hold or (lambda _: None),
