@@ -17,9 +17,11 @@ from edgekit.telemetry import clock as clocks
 from edgekit.telemetry.broker import Tls, find_mosquitto, start_broker
 from edgekit.telemetry.clock import EARLIEST_UNIX_S, NOTED_S, ClockFloor, ClockWatch
 from edgekit.telemetry.link import Link, Opening
-from edgekit.telemetry.messages import Metrics, OutboxState, Readings, decode, encode
+from edgekit.telemetry.messages import Birth, Event, Metrics, OutboxState, Readings, decode, encode
+from edgekit.telemetry.outbox import NOTHING
 from edgekit.telemetry.outbox_file import Item
 from edgekit.telemetry.recorder import Recorder
+from edgekit.telemetry.reporter import Reporter
 from edgekit.telemetry.stream import Stream
 from edgekit.telemetry.windows import Windows
 from tests.network import QUICK, until
@@ -100,6 +102,26 @@ def test_a_clock_that_is_set_between_two_windows_is_told_and_the_first_is_dated_
     assert isinstance(sent, Metrics)
     assert sent.clock_synced
     assert abs(sent.t_unix_ms - wall_s[0] * 1000) < 60_000
+
+
+def test_a_device_tells_a_jump_as_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reporter = Reporter(
+        MqttConfig(host="127.0.0.1", port=9),
+        site="hall",
+        device="cam-1",
+        state_folder=tmp_path,
+        birth=lambda epoch: Birth(epoch=epoch, t_unix_ms=0, board="Pi 5"),
+        readings=Readings,
+        recorder=Recorder(),
+    )
+    reporter._close_window()
+    monkeypatch.setattr("edgekit.telemetry.windows.unix_ms", lambda: 5000)
+    reporter._close_window()
+    (event,) = [decode("event", i.payload) for i in reporter._outbox.after(NOTHING, 9) if i.topic.endswith("/event")]
+    assert isinstance(event, Event)
+    assert event.kind == "clock"
+    assert event.detail["jumped_s"] < -1e9
+    reporter.stop("done", timeout_s=0.1)
 
 
 Certify = Callable[[datetime, datetime], int]

@@ -308,6 +308,28 @@ def test_commands_are_answered_once_and_only_the_allowed_ones_run(stage: Stage) 
 
 @pytest.mark.broker
 @needs_mosquitto
+def test_a_command_that_comes_again_after_a_restart_is_answered_and_not_acted_on(stage: Stage) -> None:
+    acted = []
+
+    def act(command: Command) -> Reply:
+        acted.append(command.id)
+        return Reply(id=command.id, ok=True, text=f"done by {len(acted)}")
+
+    stage.start_broker()
+    stage.watch()
+    for _ in range(2):
+        reporter, _ = stage.reporter(on_command=act, settings={"allowed_commands": ("reload",)})
+        reporter.start()
+        stage.see(lambda d, epoch=reporter.epoch: is_online(d) and d.epoch >= epoch)
+        stage.heard.clear()
+        send(stage, id="r", verb="reload")
+        assert until(lambda: stage.replies().get("r") == Reply(id="r", ok=True, text="done by 1"))
+        reporter.stop("restart")
+    assert acted == ["r"]
+
+
+@pytest.mark.broker
+@needs_mosquitto
 def test_a_retained_command_is_refused_because_it_would_come_again(stage: Stage) -> None:
     stage.start_broker()
     watcher = stage.watch()
