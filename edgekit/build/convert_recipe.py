@@ -39,7 +39,7 @@ def _absent(shop: Workshop) -> str | None:  # noqa: ARG001 - the shape of Recipe
     if installed_version(RUNTIME) is None:
         return "ai-edge-litert is not installed; pip install 'edgekit-deploy[litert]'"
     try:
-        python_of()
+        _tools()  # a folder that was begun and not finished must not end the build of everything else
     except RuntimeUnavailable as e:
         return str(e)
     return None
