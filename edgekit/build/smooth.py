@@ -61,7 +61,7 @@ def _artifact(shop: Workshop, key: str) -> Artifact:
     check_int8(path, held)
     said = {
         **shop.graph_recipe,
-        "smoothed": f"{count} inputs of products, strength {STRENGTH:g}",
+        "smoothed": f"{count} input{'s' * (count > 1)} of products, strength {STRENGTH:g}",
         "quantised": f"static, Q/DQ, {shop.target.why}",
         "ranges": f"{shop.options.method or 'minmax'} over {len(shop.samples.feeds)} samples",
     }
