@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-fleet soak-fleet bench-select bench-repeat bench-build bench-prune bench-console soak picture clean
+.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-fleet soak-fleet soak-rollout bench-select bench-repeat bench-build bench-prune bench-console soak picture clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -88,7 +88,10 @@ soak-fleet: .venv/.dev ## kills, a cut cable and garbage in full numbers: nothin
 	@EDGEKIT_LINK_DOWN_S=120 $(BIN)/python -m pytest -q -s --timeout=600 tests/test_link_down.py
 	@EDGEKIT_FUZZ=100000 $(BIN)/python -m pytest -q -s --timeout=1200 tests/test_garbage.py
 
-soak: soak-fleet torture bench-repeat ## the full counts of what CI runs in small; an hour or more
+soak-rollout: .venv/.dev ## a rollout over four real devices: slowed by 30 % stops, equal reaches all, the operator is killed
+	@EDGEKIT_ROLLOUT=1 $(BIN)/python -m pytest -q -s tests/test_rollout_real.py
+
+soak: soak-fleet soak-rollout torture bench-repeat ## the full counts of what CI runs in small; an hour or more
 	@$(BIN)/python tests/bench/soak_serve.py
 
 bench-console: .venv/.dev ## the console over 10,000 devices: first paint, key to paint, processor, memory

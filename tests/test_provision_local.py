@@ -134,6 +134,8 @@ def test_the_command_line_provisions_shows_and_rolls_back(tmp_path, library, cap
 UNITS = [
     ("system", unit.system_unit(Path("/opt/edgekit"), python="/usr/bin/python3", user="root", groups=("video",))),
     ("user", unit.user_unit(Path("/home/pi/edgekit"), python="/usr/bin/python3")),
+    ("system", unit.system_updater(Path("/opt/edgekit"), python="/usr/bin/python3", user="root")),
+    ("user", unit.user_updater(Path("/home/pi/edgekit"), python="/usr/bin/python3")),
 ]
 needs_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="needs systemd-analyze; to mend it: sudo apt install systemd"
@@ -141,19 +143,20 @@ needs_analyze = pytest.mark.skipif(
 
 
 @needs_analyze
-@pytest.mark.parametrize(("kind", "text"), UNITS, ids=["system", "user"])
+@pytest.mark.parametrize(("kind", "text"), UNITS, ids=["system", "user", "system-updater", "user-updater"])
 def test_systemd_takes_every_line_of_the_unit(tmp_path, kind, text):
-    path = tmp_path / unit.NAME
+    path = tmp_path / (unit.UPDATER if "--follow" in text else unit.NAME)
     path.write_text(text)
     run = subprocess.run(["systemd-analyze", "verify", "--man=no", f"--{kind}", path], capture_output=True, text=True)
-    ours = [line for line in run.stderr.splitlines() if unit.NAME in line]
+    ours = [line for line in run.stderr.splitlines() if path.name in line]
     assert ours == [], run.stderr
 
 
 @needs_analyze
-def test_the_system_unit_is_hardened(tmp_path):
+@pytest.mark.parametrize("make_unit", [unit.system_unit, unit.system_updater])
+def test_the_system_units_are_hardened(tmp_path, make_unit):
     path = tmp_path / unit.NAME
-    path.write_text(unit.system_unit(Path("/opt/edgekit"), python="/usr/bin/python3", user="edgekit"))
+    path.write_text(make_unit(Path("/opt/edgekit"), python="/usr/bin/python3", user="edgekit"))
     words = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=25", path]
     run = subprocess.run(words, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-3000:]
