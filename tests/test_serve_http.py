@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -514,20 +516,57 @@ def test_a_request_that_drips_is_ended_and_an_idle_connection_closed(engine, mon
         assert infer_works(serving)
 
 
-def test_two_hundred_malformed_requests_leave_the_daemon_serving(serving):
-    chance = random.Random(7)
-    good = request_bytes("POST", INFER, GOOD_BODY)
-    for _ in range(200):
-        data = bytearray(good)
+def malformed(chance: random.Random) -> bytes:
+    """A request with a fault somewhere: in any byte, a header, a length, the JSON, a tensor or its binary data."""
+    kind = chance.randrange(6)
+    if kind == 0:
+        data = bytearray(request_bytes("POST", INFER, GOOD_BODY))
         for _ in range(chance.randint(1, 12)):
             data[chance.randrange(len(data))] = chance.randrange(256)
+        return bytes(data[: chance.randint(1, len(data))] if chance.random() < 0.3 else data)
+    if kind == 1:
+        name = chance.choice(("Content-Length", "Inference-Header-Content-Length", "Transfer-Encoding", "X" * 200))
+        value = chance.choice(("-1", "1e3", "9" * 30, "", "0x10", "chunked", "\0", "é", str(2**63)))
+        head = f"POST {INFER} HTTP/1.1\r\nHost: test\r\n{name}: {value}\r\n\r\n"
+        return head.encode("utf-8", "replace") + GOOD_BODY
+    if kind == 2:
+        body = binary_request_body()
+        length = str(chance.choice((0, 1, len(body) - 1, len(body) + 1, 2**31, 5)))
+        return request_bytes("POST", INFER, body, Inference_Header_Content_Length=length)
+    if kind == 3:
+        text = bytearray(GOOD_BODY)
+        at = chance.randrange(len(text))
+        text[at : at + chance.randint(1, 9)] = bytes(chance.choices(b'[]{}",:0-e.ntf\\\xff', k=chance.randint(0, 6)))
+        return request_bytes("POST", INFER, bytes(text))
+    key = chance.choice(list(GOOD))
+    junk = chance.choice((None, -1, 2**70, "x", [], {}, [[]], [1.5], [-3, 2], 1e999, True, [2, 3, 4], ["a"] * 6))
+    if kind == 4:
+        return request_bytes("POST", INFER, json.dumps({"inputs": [GOOD | {key: junk}]}).encode())
+    more = {chance.choice(("parameters", "outputs", "inputs", "id")): junk}
+    return request_bytes("POST", INFER, json.dumps({"inputs": [GOOD], **more}).encode())
+
+
+def binary_request_body() -> bytes:
+    tensor = {"name": "x", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size": 24}}
+    return json.dumps({"inputs": [tensor]}).encode() + bytes(24)
+
+
+def test_a_thousand_malformed_requests_leave_the_daemon_serving(serving):
+    chance = random.Random(7)
+    statuses: Counter[bytes] = Counter()
+    for _ in range(1000):
         with serving.connect() as client:
-            client.sendall(data[: chance.randint(1, len(data))] if chance.random() < 0.3 else data)
+            client.sendall(malformed(chance))
             client.shutdown(socket.SHUT_WR)
-            while client.recv(65536):
-                pass
+            first = b""
+            with contextlib.suppress(ConnectionResetError):
+                while piece := client.recv(65536):
+                    first = first or piece
+            statuses[first[9:12]] += 1
     assert infer_works(serving)
     assert wait_for(lambda: not serving.server.connections)
+    assert set(statuses) <= {b"", b"200", b"400", b"404", b"405", b"408", b"411", b"413", b"415"}, statuses
+    assert statuses[b"400"] > 300
 
 
 def test_a_token_guards_everything_but_health(engine):
