@@ -34,6 +34,14 @@ def data_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def convert_dir() -> Path:
+    """The environment of the tools that convert to LiteRT."""
+    if not (CONVERT / "bin/python").is_file():
+        pytest.skip(f"no {CONVERT}; elsewhere: `make .venv-convert` where Python is 3.12 or newer")
+    return CONVERT
+
+
+@pytest.fixture(scope="session")
 def boards_dir() -> Path:
     """The captured file trees of real boards."""
     folder = Path(os.environ.get("EDGEKIT_TEST_BOARDS", ROOT.parent / "shared/boards"))

@@ -127,21 +127,22 @@ def left_over(pruned: np.ndarray, weights: np.ndarray, moments: Moments) -> floa
 
 
 def match(pairs: Iterable[tuple[np.ndarray, np.ndarray]], through_zero: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The gain and shift of each channel that bring `now` closest to `before`.
+    """The gain and shift of each channel that give `now` the mean and the spread of `before`.
 
     `pairs`: (before, now), each (places, channels). `through_zero`: there is nothing to shift with. A gain stays
-    within a factor of `MOST_GAIN`.
+    within a factor of `MOST_GAIN`. Not the gain of least squares, which shrinks what is noisy, layer after layer.
     """
-    sums = np.zeros((4, 1))
-    count = 0
+    sums, count = np.zeros((4, 1)), 0
     for before, now in pairs:
         a, b = before.astype(np.float64), now.astype(np.float64)
-        sums = sums + np.stack([a.sum(0), b.sum(0), (a * b).sum(0), (b * b).sum(0)])
+        sums = sums + np.stack([a.sum(0), b.sum(0), (a * a).sum(0), (b * b).sum(0)])
         count += len(a)
-    mean_before, mean_now, both, own = sums / max(count, 1)
+    mean_before, mean_now, old, own = sums / max(count, 1)
     if not through_zero:
-        both, own = both - mean_before * mean_now, own - mean_now**2
-    gain = np.clip(np.where(own > 1e-12, both / np.maximum(own, 1e-12), 1.0), 1 / MOST_GAIN, MOST_GAIN)
+        old, own = old - mean_before**2, own - mean_now**2
+    usable = (own > 1e-12) & (old > 1e-12)
+    gain = np.where(usable, np.sqrt(np.where(usable, old, 1.0) / np.where(usable, own, 1.0)), 1.0)
+    gain = np.clip(gain, 1 / MOST_GAIN, MOST_GAIN)
     return gain, np.zeros_like(gain) if through_zero else mean_before - gain * mean_now
 
 
