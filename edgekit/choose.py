@@ -110,9 +110,18 @@ def choose(
 
 
 def guess(
-    model: Model, limits: Limits, *, home: Home, facts: Facts | None = None, space: Space | None = None
+    model: Model,
+    limits: Limits,
+    *,
+    home: Home,
+    facts: Facts | None = None,
+    space: Space | None = None,
+    long_term: bool = False,
 ) -> Selection:
     """Without measuring: from what was measured here before, else by rules of thumb. Not stored.
+
+    Args:
+        long_term: it must run unattended for years; one of the rules asks for that.
 
     Raises as `choose` does.
     """
@@ -122,7 +131,8 @@ def guess(
     if known:
         return select(known, limits)
     vram = [a.memory_bytes for a in facts.accelerators if a.present and a.memory_bytes]
-    return prior(found, Machine(memory_bytes=facts.memory.usable_bytes, vram_bytes=max(vram, default=None)), limits)
+    machine = Machine(memory_bytes=facts.memory.usable_bytes, vram_bytes=max(vram, default=None), long_term=long_term)
+    return prior(found, machine, limits)
 
 
 def instead(

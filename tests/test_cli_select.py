@@ -287,3 +287,24 @@ def test_weights_decide(chosen: Callable[..., dict[str, Any]], weights: str, art
     value = chosen("--objective", "balanced", "--weights", weights)
     assert value["artifact"] == artifact
     assert any(f"1 × 1.00 {weights.partition('=')[0]}" in reason for reason in value["reasons"])
+
+
+# The rules of thumb
+
+
+def test_years_unattended_ask_for_the_standard(edgekit_home: Path, capsys: Capture) -> None:
+    assert main([*WHICH, "--qps", "20", "--long-term", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["is_prior"]
+    assert any("the maintenance rule disagrees: it must stay stable for long" in r for r in value["reasons"])
+    assert main([*WHICH, "--long-term", "--json"]) == 0
+    memory_is_small = any("GiB of memory is less than 8" in r for r in json.loads(capsys.readouterr().out)["reasons"])
+    assert main([*WHICH, "--long-term"]) == 0
+    out = capsys.readouterr().out
+    assert ("standard, because it must stay stable for long" in out) is not memory_is_small
+
+
+def test_years_unattended_say_nothing_to_measurements(capsys: Capture) -> None:
+    arguments = [argument for argument in WHICH if argument != "--no-measure"]
+    assert main([*arguments, "--long-term"]) == 2
+    assert "--long-term is for the rules of thumb of --no-measure" in capsys.readouterr().err

@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fresh", action="store_true", help="measure all again")
     parser.add_argument("--no-measure", action="store_true", help="only what was measured before, else a rule of thumb")
+    parser.add_argument(
+        "--long-term", action="store_true", help="it must run unattended for years: one of the rules of thumb asks"
+    )
     parser.add_argument("--explain", action="store_true", help="every rejected candidate with its reason")
     parser.add_argument("--json", action="store_true", help="print the selection as JSON")
 
@@ -55,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     limits, space, state = _limits(args, model.accuracy_floor), space_of(args), home()
     try:
         if args.no_measure:
-            selection = guess(model, limits, home=state, space=space)
+            selection = guess(model, limits, home=state, space=space, long_term=args.long_term)
         else:
             with share_bar() as progress:
                 selection = choose(
@@ -84,6 +87,8 @@ def _limits(args: argparse.Namespace, floor: float) -> Limits:
     from edgekit.errors import UsageError
     from edgekit.selection import WEIGHTS, Limits
 
+    if args.long_term and not args.no_measure:
+        raise UsageError("--long-term is for the rules of thumb of --no-measure: measurements need no rule")
     if args.weights and args.objective != "balanced":
         raise UsageError(f"--weights are those of --objective balanced, not of {args.objective}")
     return Limits(
