@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import http.server
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from edgekit.cli.main import main
+from edgekit.cli.slots import why_no_updater
 from edgekit.config import MqttConfig
 from edgekit.errors import SlotError
 from edgekit.provision import errand as er
@@ -18,7 +23,7 @@ from edgekit.provision import keys, slots, stage, update
 from edgekit.provision.follow import Follower
 from edgekit.provision.release import Library
 from edgekit.provision.repository import Repository
-from edgekit.provision.settings import Settings
+from edgekit.provision.settings import Settings, write_settings
 from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
 from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.desired import Desired, Reported, Step
@@ -31,6 +36,7 @@ pytestmark = [
     pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed"),
 ]
 SITE = "hall"
+CONFIG = b'[[model]]\nname = "digits"\n'
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +92,11 @@ class Stage:
         self.folder, self.broker, self.name = folder, broker, device
         self.keys, self.root = folder / "keys", folder / "device"
         self.library, self.repository = Library(folder / "library"), Repository(folder / "repo")
-        keys.create(self.keys)
-        self.repository.create(self.keys)
-        self.publish("1.0", 10)
         handler = type("Here", (Server,), {"folder": str(folder / "repo"), "asked": []})
         self.handler: Any = handler
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        slots.prepare(self.root)
-        (self.root / "trust").mkdir()
-        (self.root / "trust/root.json").write_bytes(self.repository.root_bytes())
-        stage.install(self.root, self.library.load("1.0"), stage.from_folder(self.library.blob))
         self.guard = Guarded(self.root)
         self.guard.wait("a", "good")
         self.said: list[Reported] = []
@@ -181,10 +180,28 @@ def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
     return False
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keys, a repository that offers 1.0, and a device that has committed it."""
+    folder = tmp_path_factory.mktemp("made-once")
+    keys.create(folder / "keys")
+    repository, library, root = Repository(folder / "repo"), Library(folder / "library"), folder / "device"
+    repository.create(folder / "keys")
+    repository.publish(library, make(library, "1.0", sequence=10), folder / "keys")
+    slots.prepare(root)
+    (root / "trust").mkdir()
+    (root / "trust/root.json").write_bytes(repository.root_bytes())
+    stage.install(root, library.load("1.0"), stage.from_folder(library.blob))
+    with Guarded(root) as guard:
+        guard.wait("a", "good")
+    return folder
+
+
 @pytest.fixture
-def device(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> Iterator[Stage]:
+def device(made_once: Path, tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> Iterator[Stage]:
     name = f"cam-{abs(hash(request.node.name)) % 10**8}"
-    made = Stage(tmp_path, broker, name)
+    shutil.copytree(made_once, tmp_path / "here", symlinks=True)
+    made = Stage(tmp_path / "here", broker, name)
     yield made
     made.close()
 
@@ -192,7 +209,7 @@ def device(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> It
 def test_desired_wakes_it_and_every_state_is_reported_until_the_release_is_committed(device: Stage):
     digest = device.publish("2.0", 20)
     device.follow()
-    assert device.await_step(Step.IDLE).running == "1.0"
+    device.await_step(Step.IDLE, running="1.0")
     device.desire("2.0", digest=digest)
     done = device.await_step(Step.COMMITTED, running="2.0")
     times = (done.installed_unix_s, done.booted_unix_s, done.healthy_unix_s, done.committed_unix_s)
@@ -372,3 +389,87 @@ def test_two_updaters_of_one_device_do_not_fight(device: Stage):
     second = Follower(device.root, Settings(repository=device.url), device.mqtt, site=SITE, device=device.name)
     with pytest.raises(SlotError, match="another updater follows"):
         second.run()
+
+
+def test_a_reader_that_asks_is_answered_although_nothing_changed(device: Stage):
+    """Where a broker keeps what is retained from wildcards, this is how a rollout finds its devices."""
+    device.follow()
+    device.await_step(Step.IDLE)
+    device.said.clear()
+    device.link.send(Outgoing(topic(SITE, "_all", "rebirth"), b"{}"))
+    assert device.await_step(Step.IDLE).group == "default"
+
+
+def test_what_neither_slot_needs_goes_after_the_commit_but_not_while_another_fills_a_slot(device: Stage):
+    device.publish("2.0", 20)
+    device.follow()
+    device.desire("2.0")
+    device.await_step(Step.COMMITTED)
+    device.leave()
+    left = device.root / "store" / "of-another-updater.part"
+    left.write_bytes(b"x")
+    with slots.updating(device.root):
+        device.said.clear()
+        device.follow()
+        device.await_step(Step.COMMITTED)
+        assert left.exists()
+        device.leave()
+    device.follow()
+    assert until(lambda: not left.exists())
+
+
+def test_the_command_follows_says_whom_and_ends_by_a_signal(device: Stage):
+    device.publish("2.0", 20, extra={"edgekit.toml": CONFIG})
+    with_config(device)
+    words = ["update", "--follow", "--root", str(device.root), "--repository", device.url]
+    process = subprocess.Popen([sys.executable, "-m", "edgekit.cli.main", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line == f"following {SITE}/{device.name} for {device.root}: {device.url}, group default\n"
+        device.desire("2.0")
+        device.await_step(Step.COMMITTED, running="2.0")
+        assert process.stdout.readline() == line  # it began anew, with the release that is active now
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def with_config(device: Stage) -> None:
+    """What a release of a real daemon brings, and what is the device's own."""
+    mine = f'site = "{SITE}"\ndevice = "{device.name}"\n[mqtt]\nhost = "127.0.0.1"\nport = {device.broker.port}\n'
+    (device.root / "shared/device.toml").write_text(mine)
+    (device.root / "a/edgekit.toml").write_bytes(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "problem"),
+    [
+        (lambda d: (d.root / "shared/device.toml").write_text(""), 3, "without a broker nothing can tell this device"),
+        (lambda d: (d.root / "active").unlink(), 5, "has no release yet: install one with edgekit provision"),
+        (lambda d: (d.root / "shared/device.toml").write_text("devise = 1"), 3, "devise: is the release's to say"),
+    ],
+    ids=["no-broker", "no-release", "typing-slip"],
+)
+def test_a_device_that_cannot_follow_says_why_in_one_line(device: Stage, capsys, spoil, code, problem):
+    device.guard.stop()
+    with_config(device)
+    spoil(device)
+    assert main(["update", "--follow", "--root", str(device.root), "--repository", device.url]) == code
+    said = capsys.readouterr().err
+    assert problem in said
+    assert said.count("\n") == 1
+
+
+def test_without_a_repository_there_is_nothing_to_follow(device: Stage, capsys):
+    assert main(["update", "--follow", "--root", str(device.root)]) == 3
+    assert "this device was not told where to look" in capsys.readouterr().err
+
+
+def test_a_release_that_could_bring_no_further_one_is_not_healthy(device: Stage, monkeypatch: pytest.MonkeyPatch):
+    assert why_no_updater(device.root) is None
+    write_settings(device.root, Settings(repository=device.url))
+    assert why_no_updater(device.root) is None
+    monkeypatch.setitem(sys.modules, "edgekit.provision.trust", None)
+    assert "with it no update would ever come again" in str(why_no_updater(device.root))

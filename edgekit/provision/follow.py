@@ -49,7 +49,7 @@ class Follower:
         self._inbox: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
         self._errand = read_errand(root)
         self._doing: Doing | None = None
-        self._problem = ""
+        self._problem, self._is_tidy = "", False
         self._status = slots.status(root)
         self._seen: Any = None
         self._began_with = self._good_digest()
@@ -132,12 +132,15 @@ class Follower:
             self._keep(after)
 
     def _keep(self, errand: Errand) -> None:
-        self._errand = errand
+        self._errand, self._is_tidy = errand, False
         write_errand(self._root, errand)
 
     def _look(self) -> None:
         """Read the slots again if the guard or we have changed them: a manifest is too long to parse twice a second."""
-        stat = (self._root / "state.json").stat()
+        try:
+            stat = (self._root / "state.json").stat()
+        except FileNotFoundError:  # the guard makes a new one when it starts
+            return
         seen = (stat.st_ino, stat.st_mtime_ns, slots.running_slot(self._root))
         if seen == self._seen:
             return
@@ -146,8 +149,16 @@ class Follower:
             was = slot_of(before, self._errand)
             if was is None or was.state is not slot.state:
                 logger.info("slot %s: %s is %s %s", slot.slot, slot.release, slot.state.value, slot.reason or "")
-            if slot.state is slots.SlotState.GOOD:
-                slots.tidy(self._root)
+            if slot.state is slots.SlotState.GOOD and slot.slot == self._status.active:
+                self._tidy_once()
+
+    def _tidy_once(self) -> None:
+        """What neither slot needs goes, but never while another updater fills a slot."""
+        if self._is_tidy:
+            return
+        with contextlib.suppress(SlotError), slots.updating(self._root):
+            slots.tidy(self._root)
+            self._is_tidy = True
 
     def _advance(self, workers: ThreadPoolExecutor) -> None:
         """Take in what an attempt came to; begin another where one is due."""

@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from edgekit.provision import slots
 from edgekit.provision.release import LaunchSpec, Library, Release, ReleaseFile, Stored, seal
@@ -70,13 +71,15 @@ def make(
     soak_s: float = 0.0,
     artifact: bytes | None = None,
     sequence: int = 1,
+    extra: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Stored:
-    """A release in `library`: `files/daemon.py`, `files/check.py`, `home/artifacts/…` and one wheel."""
+    """A release in `library`: `files/daemon.py`, `files/check.py`, `home/artifacts/…`, one wheel, and `extra`."""
     contents = {
         "files/daemon.py": DAEMONS[daemon].encode(),
         "files/check.py": CHECKS[check].encode(),
         "home/artifacts/digits/flash/model.bin": artifact or name.encode() * 100,
         "answer-1.0-py3-none-any.whl": wheel({"answer/__init__.py": "ANSWER = 42\n", "answer/more.py": "MORE = 1\n"}),
+        **extra,
     }
     files, sources = [], {}
     for path, data in contents.items():
