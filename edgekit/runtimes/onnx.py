@@ -16,6 +16,7 @@ import numpy as np
 from edgekit.errors import ArtifactError, RuntimeUnavailable
 from edgekit.manifest import TensorSpec
 from edgekit.runtimes.axes import bind, bound_names
+from edgekit.runtimes.bound import BoundRun, capturing_device
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import Placement, Quantization, SessionSettings, check_inputs
 
@@ -46,7 +47,7 @@ _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? 
 
 
 class OnnxSession:
-    """A loaded ONNX model. `run` may be called from several threads at once (onnxruntime allows it)."""
+    """A loaded ONNX model. `run` may be called from several threads at once, unless the provider captures graphs."""
 
     runtime = "onnxruntime"
 
@@ -63,6 +64,10 @@ class OnnxSession:
             _resolve(_spec(node), self._names) for node in self._session.get_outputs()
         )
         self._output_names = [spec.name for spec in self.outputs]
+        device_id = capturing_device(settings)
+        self._bound: BoundRun | None = None
+        if device_id is not None:
+            self._bound = BoundRun(path, self._session, self.inputs, self.outputs, device_id=device_id)
         self.quantization: Mapping[str, Quantization] = {}
         self.metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         self.active_providers: tuple[str, ...] = tuple(self._session.get_providers())
@@ -73,7 +78,10 @@ class OnnxSession:
             raise RuntimeError(f"{self._path}: the session is closed")
         check_inputs(self.inputs, inputs)
         try:
-            results = self._session.run(self._output_names, inputs)
+            if self._bound is not None:
+                results = self._bound.run(inputs)
+            else:
+                results = self._session.run(self._output_names, inputs)
         except FAILURES as e:
             raise ArtifactError(self._path, f"inference failed: {one_line(e)}") from e
         return dict(zip(self._output_names, results, strict=True))
@@ -115,7 +123,7 @@ class OnnxSession:
 
     def close(self) -> None:
         """Free the model. Idempotent."""
-        self._session = None
+        self._session = self._bound = None
 
 
 def built_in_providers() -> tuple[str, ...]:
