@@ -23,7 +23,15 @@ _HOUR_S, _DAY_S = 3600.0, 86_400.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_mqtt_arguments(parser)
     parser.add_argument("--site", action="append", metavar="SITE", help="only this site (may be repeated)")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="the history (default: in edgekit's folder)")
+    parser.add_argument(
+        "--data",
+        metavar="FILE|URL",
+        help="the history: a file (default: in edgekit's folder) or postgresql://USER@HOST/DB",
+    )
+    parser.add_argument(
+        "--data-password-file", type=Path, metavar="FILE", help="of that database's user; else ~/.pgpass"
+    )
+    parser.add_argument("--print-schema", action="store_true", help="print the tables for a database and end")
     parser.add_argument("--keep-windows-h", type=float, default=2.0, metavar="HOURS", help="single windows (default 2)")
     parser.add_argument("--keep-5min-days", type=float, default=14.0, metavar="DAYS", help="default 14")
     parser.add_argument("--keep-hour-days", type=float, default=400.0, metavar="DAYS", help="default 400")
@@ -37,15 +45,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     above_zero(keep_windows_h=args.keep_windows_h, keep_5min_days=args.keep_5min_days, commit_ms=args.commit_ms)
     above_zero(keep_hour_days=args.keep_hour_days, **{"for": args.seconds})
+    if args.print_schema:
+        from edgekit.collect.postgres import schema_script
+
+        print(schema_script(), end="")
+        return 0
     from edgekit.collect.collector import Collector, Retention
     from edgekit.config import home
     from edgekit.telemetry.recording import RecordingWriter
 
-    path = args.data or home().root / "collect" / "history.db"
+    path = _history(args.data) or home().root / "collect" / "history.db"
     recording = RecordingWriter(args.record) if args.record else None
     collector = Collector(
         mqtt_config(args),
         path,
+        password_file=args.data_password_file,
         sites=args.site,
         retention=Retention(
             windows_s=args.keep_windows_h * _HOUR_S,
@@ -67,6 +81,16 @@ def run(args: argparse.Namespace) -> int:
     counts = collector.view()[2]
     print(json.dumps(counts) if args.json else _as_text(counts))
     return 0
+
+
+def _history(data: str | None) -> Path | str | None:
+    from edgekit.collect.history import SCHEMES
+
+    if data is None or data.startswith(SCHEMES):
+        return data
+    if "://" in data:
+        raise UsageError(f"--data {data}: a file, or {SCHEMES[0]}USER@HOST/DATABASE")
+    return Path(data)
 
 
 def _as_text(counts: dict[str, Any]) -> str:

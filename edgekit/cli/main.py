@@ -42,6 +42,7 @@ EXTRAS = {
     "cryptography": "sign", "onnxruntime": "onnx", "ai_edge_litert": "litert",
     "matplotlib": "report",
     "prometheus_client": "collect",
+    "psycopg": "postgres",
 }  # fmt: skip
 """Packages a verb may need -> the extra that brings them."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -15,11 +14,11 @@ from typing import Any
 
 import msgspec
 
+from edgekit.collect.history import History, open_history
 from edgekit.collect.intake import Intake
 from edgekit.collect.rollup import LEVELS_S, Place, Rollup, merge
-from edgekit.collect.store import Store
 from edgekit.config import MqttConfig
-from edgekit.errors import BrokerError
+from edgekit.errors import BrokerError, UnreachableError
 from edgekit.fleet import Fleet, fold
 from edgekit.telemetry.backoff import EAGER, BackOff
 from edgekit.telemetry.connection import check_config
@@ -58,15 +57,19 @@ class Collector:
     def __init__(
         self,
         config: MqttConfig,
-        path: Path,
+        path: Path | str,
         *,
+        password_file: Path | None = None,
         sites: Sequence[str] | None = None,
         retention: Retention | None = None,
         commit_s: float = COMMIT_S,
         recording: RecordingWriter | None = None,
         back_off: BackOff = EAGER,
     ) -> None:
-        """Raises ConfigError for settings that can never work, and for a file that is no history of ours."""
+        """`path`: a file, or the address of a PostgreSQL that collectors of other sites share.
+
+        Raises ConfigError for settings that can never work and for what is no history of ours.
+        """
         check_config(config)
         self._config, self._path, self._commit_s = config, path, commit_s
         self._retention = retention or Retention()
@@ -79,7 +82,8 @@ class Collector:
         self._totals: dict[Group, Rollup] = {}
         "Of what was poured since the start."
         self.state = "not connected"
-        self._store = Store(path)
+        self._password_file = password_file
+        self._store = self._open()
         self._intake = Intake(self._store)
         now_s = time.monotonic()
         self._fold_due_s, self._clean_due_s, self._pour_due_s = now_s, now_s + CLEAN_S, now_s + POUR_S
@@ -101,7 +105,10 @@ class Collector:
                 self._settle(None)
                 self._stopping.wait(self._back_off.wait_s(failures))
         with self._lock:
-            self._store.pour(self._intake.poured(), rolled=self._intake.newest)
+            try:
+                self._store.pour(self._intake.poured(), rolled=self._intake.newest)
+            except self._store.errors as e:
+                logger.error("%s: %s; the next start pours what is stored into the rollups", self._path, e)
             self._store.close()
 
     def view(self) -> tuple[Fleet, dict[Group, Rollup], dict[str, Any]]:
@@ -141,17 +148,17 @@ class Collector:
 
     def _settle(self, stream: Stream | None) -> None:
         """Store what came, acknowledge it, and do what is due."""
-        with self._lock:
-            batch, now_ms = self._intake.taken(), int(time.time() * 1000)
-            try:
+        batch, now_ms = self._intake.taken(), int(time.time() * 1000)
+        try:
+            with self._lock:
                 if batch.pages or batch.events:
                     self._store.commit(batch.windows, batch.events, batch.pages, now_ms=now_ms)
                 self._forget_cleared()
                 self._upkeep(now_ms / 1000)
-            except sqlite3.Error as e:
-                self._begin_again(e)
-                return
-            self._intake.stored(batch, int(time.time() * 1000))
+                self._intake.stored(batch, int(time.time() * 1000))
+        except self._store.errors as e:
+            self._begin_again(e)
+            return
         if stream is None:
             return
         for (device, epoch), page in batch.pages.items():
@@ -166,15 +173,26 @@ class Collector:
             if (parsed := parse_topic(where)) is not None:
                 self._intake.forget(parsed.site, parsed.device)
 
-    def _begin_again(self, error: sqlite3.Error) -> None:
+    def _open(self) -> History:
+        return open_history(self._path, sites=self._sites, password_file=self._password_file)
+
+    def _begin_again(self, error: Exception) -> None:
         """Nothing of the batch is stored or acknowledged: forget it, as the devices have it still."""
         logger.error("%s: %s; nothing is acknowledged until it can be written", self._path, error)
         self._store.close()
-        self._stopping.wait(1.0)
-        self._store = Store(self._path)
-        counts, delay_ms = self._intake.counts, self._intake.delay_ms
-        self._intake = Intake(self._store)
-        self._intake.counts, self._intake.delay_ms = counts, delay_ms
+        said = ""
+        while not self._stopping.wait(1.0):  # without the lock: a view of what was is better than none
+            try:
+                store = self._open()
+                intake = Intake(store)
+            except UnreachableError as e:
+                if said != (said := str(e)):
+                    logger.error("%s", e)
+                continue
+            intake.counts, intake.delay_ms = self._intake.counts, self._intake.delay_ms
+            with self._lock:
+                self._store, self._intake = store, intake
+            return
 
     def _upkeep(self, now_s: float) -> None:
         mono_s = time.monotonic()

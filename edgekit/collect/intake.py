@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from edgekit.collect.history import History, Window
 from edgekit.collect.ledger import Page
 from edgekit.collect.rollup import LEVELS_S, NOTHING, Place, Rollup, with_window
-from edgekit.collect.store import Store, Window
 from edgekit.config import NAME_PATTERN
 from edgekit.fleet import MAX_DEVICES
 from edgekit.telemetry import histogram
@@ -52,7 +52,7 @@ class Batch:
 class Intake:
     """Takes messages in. One thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: History) -> None:
         self.counts = Counts()
         self.delay_ms = HistogramBuilder(max_scale=4)
         "From the end of a live window to its being stored."
@@ -63,7 +63,7 @@ class Intake:
         self._topics: dict[str, tuple[str, int] | None] = {}
         self._batch = Batch()
         self._number = store.next_number
-        for window in store.windows(after=store.rolled):
+        for window in store.unpoured():
             found = decode("metrics", window.payload)
             assert isinstance(found, Metrics)
             self._pour(window.device, window.at_ms, found)

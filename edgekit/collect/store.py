@@ -10,10 +10,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
-
+from edgekit.collect.history import Window, as_stored, numbers, page_of, rollup_of
 from edgekit.collect.ledger import Page
 from edgekit.collect.rollup import LEVELS_S, Place, Rollup, at_level, merge
 from edgekit.errors import ConfigError
@@ -36,25 +34,12 @@ CREATE TABLE fact(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO fact VALUES('rolled', 0);
 PRAGMA user_version = {VERSION};
 """
-_NUMBERS = msgspec.json.Decoder(set[int])
-_ROLLUP = msgspec.msgpack.Decoder(Rollup)
-
-
-class Window(NamedTuple):
-    """One window as stored."""
-
-    number: int
-    device: int
-    epoch: int
-    seq: int
-    at_ms: int
-    "When it ended: by the device's clock if that was synchronised, else when it was received."
-    received_ms: int
-    payload: bytes
 
 
 class Store:
-    """The open file; one writer at a time. Raises sqlite3.Error from its methods when the disk does."""
+    """The open file; one writer at a time. See `history.History`."""
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigError for a file that is no history of ours, or that another collector has open."""
@@ -102,8 +87,7 @@ class Store:
         row = self._db.execute("SELECT next, ahead, lost FROM page WHERE device = ? AND epoch = ?", (device, epoch))
         if (found := row.fetchone()) is None:
             return Page()
-        ahead, lost = (_NUMBERS.decode(blob) if blob else set() for blob in found[1:])
-        return Page(next=found[0], ahead=ahead, lost=lost)
+        return page_of(found)
 
     def commit(
         self,
@@ -120,7 +104,7 @@ class Store:
             run("INSERT INTO window VALUES(?, ?, ?, ?, ?, ?, ?)", windows)
             run("INSERT INTO event(device, received_ms, payload) VALUES(?, ?, ?)", events)
             rows = (
-                (device, epoch, page.next, _numbers(page.ahead), _numbers(page.lost), now_ms)
+                (device, epoch, page.next, numbers(page.ahead), numbers(page.lost), now_ms)
                 for (device, epoch), page in pages.items()
             )
             run("INSERT OR REPLACE INTO page VALUES(?, ?, ?, ?, ?, ?)", rows)
@@ -135,6 +119,10 @@ class Store:
         for row in self._db.execute(f"SELECT * FROM window WHERE number > ? {where} ORDER BY number", values):
             yield Window(*row)
 
+    def unpoured(self) -> Iterator[Window]:
+        """Stored windows that no rollup contains yet."""
+        return self.windows(after=self.rolled)
+
     def pour(self, places: Mapping[Place, Rollup], *, rolled: int) -> None:
         """Add rollups of five minutes to all levels; they contain every window up to `rolled`. All or nothing."""
         self._begin()
@@ -143,8 +131,8 @@ class Store:
             for level_s in LEVELS_S:
                 for place, rollup in at_level(dict(places), level_s).items():
                     known = self._db.execute(f"SELECT payload FROM rollup WHERE {key}", (level_s, *place)).fetchone()
-                    total = merge(_ROLLUP.decode(known[0]), rollup) if known else rollup
-                    row = (level_s, *place, msgspec.msgpack.encode(total))
+                    total = merge(rollup_of(known[0]), rollup) if known else rollup
+                    row = (level_s, *place, as_stored(total))
                     self._db.execute("INSERT OR REPLACE INTO rollup VALUES(?, ?, ?, ?, ?, ?, ?)", row)
             self._db.execute("UPDATE fact SET value = ? WHERE name = 'rolled'", (rolled,))
             self._db.execute("COMMIT")
@@ -160,7 +148,7 @@ class Store:
             (level_s, from_s, to_s),
         )
         for *place, payload in rows:
-            yield Place(*place), _ROLLUP.decode(payload)
+            yield Place(*place), rollup_of(payload)
 
     def forget_before(self, *, windows_ms: int, rollups_s: Mapping[int, float], pages_ms: int) -> None:
         """Delete what is older: windows and events received before, rollups by level, pages not touched since."""
@@ -196,7 +184,3 @@ class Store:
     def _begin(self) -> None:
         if not self._db.in_transaction:
             self._db.execute("BEGIN IMMEDIATE")
-
-
-def _numbers(numbers: set[int]) -> bytes | None:
-    return msgspec.json.encode(sorted(numbers)) if numbers else None
