@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from edgekit.bench.compare import Comparison, compare
@@ -15,10 +17,14 @@ from edgekit.bench.stats import latency
 from edgekit.bench.why import NO_COUNTERS, Why
 from edgekit.catalog import load_model
 from edgekit.choose import Space, find_candidates
+from edgekit.cli.bench_compare import _side, _value
+from edgekit.cli.bench_report import _best_of_each_kind
 from edgekit.cli.main import main
 from edgekit.config import Home
 from edgekit.device.probe import probe
+from edgekit.errors import UsageError
 from edgekit.runtimes.profile import Operator, Profile
+from tests.simulated import field_of
 
 
 def _row(artifact: str, p50: float, *, spread: float = 0.01, start: float = 100.0, failure=None, **changes):
@@ -212,3 +218,52 @@ def test_sparse_decoding_is_a_share_of_the_time_where_it_exists():
     assert (none.flash, none.is_penalty, none.note) == (0.0, False, "nothing is unpacked while a query runs")
     untold = _caused("sparse decoding", dense, _why({"DENSIFY": 3}, has_times=False))
     assert (untold.flash, untold.note) == (None, "3 operators unpack weights; litert times none")
+
+
+def test_the_standard_is_the_standard_in_every_form_that_it_was_saved():
+    found = field_of({"standard 1t": 1.0, "standard-ort 1t": 1.0, "standard-optimized 1t": 1.0, "flash 1t": 1.0})
+    assert [c.artifact.record.name for c in _side(found, "standard")] == ["standard", "standard-ort"]
+    assert [c.artifact.record.name for c in _side(found, "standard-ort")] == ["standard-ort"]
+
+
+def test_flash_is_whatever_is_compressed():
+    found = field_of({"standard 1t": 1.0, "small 1t": 1.0})
+    record = msgspec.structs.replace(found[1].artifact.record, precision="int8")
+    found[1] = replace(found[1], artifact=msgspec.structs.replace(found[1].artifact, record=record))
+    assert _side(found, "flash") == [found[1]]
+    with pytest.raises(UsageError, match="there is no 'flash' here, only standard; make one with edgekit build"):
+        _side(found[:1], "flash")
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"),
+    [
+        ("ms", 12.345, "12.3 ms"),
+        ("bytes", 3 * 2**20, "3.00 MiB"),
+        ("±", 0.051, "±5.1%"),
+        ("ratio", 0.995, "99.5%"),
+        ("operators", 235.0, "235"),
+        ("page faults", 0.178, "0.178"),
+        ("ms", None, "–"),
+    ],
+)
+def test_each_figure_is_printed_in_its_unit(unit, value, text):
+    figure = Figure(name="x", unit=unit, standard=value, flash=value, delta_ratio=None)
+    assert _value(figure, value) == text
+
+
+def test_the_best_of_each_kind_is_profiled_also_in_a_runtime_that_tells_times():
+    """LiteRT is fastest but tells no times: the page shows those of the fastest that does."""
+    found = field_of({f"a{i} 1t": 1.0 for i in range(4)})
+    rows = [
+        _row("standard", 10.0, settings=_in("onnxruntime")),
+        _row("litert", 5.0, settings=_in("litert"), precision="float32"),
+        _row("flash", 4.0, settings=_in("litert")),
+        _row("flash", 6.0, settings=_in("openvino")),
+    ]
+    assert _best_of_each_kind(found, rows) == [found[2], found[1], found[3], found[0]]
+    assert _best_of_each_kind(found, [_row("x", 1.0, failure="killed")] * 4) == []
+
+
+def _in(runtime: str) -> Settings:
+    return Settings(runtime=runtime, runtime_version="1", threads=1, spinning=False)
