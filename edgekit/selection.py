@@ -260,7 +260,7 @@ def _wanted(limits: Limits) -> str:
 def _against_the_other_kind(chosen: Measurement, measurements: Sequence[Measurement]) -> list[str]:
     """Flash against standard, each at its fastest: the question that edgekit exists for."""
     is_standard = _is_standard(chosen)
-    others = [(m.latency.p50_ms, m) for m in measurements if _is_standard(m) != is_standard and m.latency]
+    others = [(m.latency.typical_ms, m) for m in measurements if _is_standard(m) != is_standard and m.latency]
     if not others:
         return []
     _, other = min(others, key=lambda pair: pair[0])
