@@ -61,9 +61,9 @@ def test_what_says_nothing_of_a_release_changes_nothing(message: Received) -> No
 @pytest.mark.parametrize(
     ("ship", "word"),
     [
-        (Ship(desired=WISH), "has not answered"),
-        (Ship(desired=WISH, reported=report(desired="r1")), "has not answered"),
-        (Ship(desired=WISH, reported=report(desired_id="older")), "has not answered"),
+        (Ship(desired=WISH), "no answer yet"),
+        (Ship(desired=WISH, reported=report(desired="r1")), "no answer yet"),
+        (Ship(desired=WISH, reported=report(desired_id="older")), "no answer yet"),
         (Ship(desired=WISH, reported=report()), "committed"),
         (Ship(desired=WISH, reported=report(Step.REFUSED)), "refused"),
         (Ship(reported=report(Step.IDLE, desired="")), "nothing asked"),
@@ -102,7 +102,7 @@ def test_devices_that_need_somebody_are_listed_first_with_the_reason() -> None:
     ]  # fmt: skip
     lines = lines_of(line for _, line in items)
     assert "p99 1.9 times" in lines[0]
-    assert "has not answered" in lines[1]
+    assert "no answer yet" in lines[1]
     assert "fetching 42%" in lines[3]
     assert len(items) == len(SHIPPED) + 1
 

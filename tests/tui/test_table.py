@@ -147,6 +147,35 @@ def test_every_ink_has_a_look_in_the_stylesheet() -> None:
     drive(act)
 
 
+def test_only_the_line_under_the_cursor_lies_on_its_colour_and_the_title_keeps_its_own() -> None:
+    async def act(app: Console, _: Pilot[None]) -> None:
+        table, crumbs = table_of(app), app.screen.query_one("#crumbs", Panel)
+        title = crumbs.render_line(0)._segments[0]
+        assert title.text.strip() == "edgekit"
+        assert title.style is not None
+        assert title.style.bgcolor == crumbs.ink("title").bgcolor != crumbs.base().bgcolor
+        lit, other = table.render_line(1), table.render_line(2)
+        cursor = table.ink("cursor").bgcolor
+        assert {segment.style.bgcolor for segment in lit if segment.style} == {cursor}
+        assert cursor not in {segment.style.bgcolor for segment in other if segment.style}
+        assert lit.cell_length == other.cell_length == table.size.width
+
+    drive(act)
+
+
+def test_looks_follow_the_theme() -> None:
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        table = table_of(app)
+        before = table.render_line(2)
+        app.theme = "edgekit-light"
+        await pilot.pause()
+        after = table.render_line(2)
+        assert before.text == after.text
+        assert [one.style for one in before] != [one.style for one in after]
+
+    drive(act)
+
+
 def test_lines_are_clipped_and_aligned_to_their_width() -> None:
     line = (("temperature ", "faint"), ("87.0", "bad"))
     assert clip(line, 14, UNICODE) == (("temperature ", "faint"), ("8…", "bad"))

@@ -78,7 +78,7 @@ def weight(row: Row) -> float:
 def _told(row: Row, bad: float, now_s: float, glyphs: Glyphs) -> Offender:
     """The fault in words."""
     if bad == OFFLINE:
-        silent = f" for {draw.age(now_s - row.last_seen_s)}" if row.last_seen_s else ""
+        silent = f" for {draw.age(max(1.0, now_s - row.last_seen_s))}" if row.last_seen_s else ""
         return Offender(row, bad, f"offline{silent}{': ' if row.reason else ''}{row.reason}", "bad")
     if bad == STALE:
         return Offender(row, bad, f"silent for {draw.age(now_s - row.last_seen_s)}", "bad")

@@ -66,7 +66,8 @@ class Inked(Widget):
             if text:
                 look = self._looks.get((ink, lit))
                 if look is None:
-                    look = self._looks[ink, lit] = base + self.ink(ink) + Style(bgcolor=base.bgcolor)
+                    under = Style(bgcolor=base.bgcolor) if lit else Style.null()
+                    look = self._looks[ink, lit] = base + self.ink(ink) + under
                 segments.append(Segment(text, look))
         return Strip(segments, cells).adjust_cell_length(width, base)
 

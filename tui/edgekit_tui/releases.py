@@ -30,7 +30,7 @@ STEPS: Mapping[Step, tuple[int, str, str]] = {
     Step.IDLE: (9, "nothing asked", "faint"),
 }
 "Order in the list, word and ink."
-UNHEARD = (3, "has not answered", "warn")
+UNHEARD = (3, "no answer yet", "warn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
