@@ -146,21 +146,6 @@ def test_it_holds_on_samples_that_were_not_seen(solved):
     assert error(model, made, unseen) < error(model, prune.by_magnitude(model), unseen)
 
 
-def test_recalibrating_keeps_the_pattern_and_brings_means_back(solved, feeds):
-    model, solutions = solved
-    pruned = prune.by_magnitude(model)
-    mended = prune.recalibrated(model, pruned, list(solutions), feeds)
-    assert error(model, mended, feeds) < error(model, pruned, feeds)
-    for name in ("a", "b", "head"):
-        before, after = Graph(pruned).constant(name), Graph(mended).constant(name)
-        assert ((before == 0) == (after == 0)).all()
-
-
-def test_recalibrating_what_was_not_pruned_changes_next_to_nothing(solved, feeds):
-    model, solutions = solved
-    assert error(model, prune.recalibrated(model, model, list(solutions), feeds), feeds) < 1e-9
-
-
 def test_harm_is_what_the_outputs_suffer_when_one_layer_alone_goes(solved, feeds):
     model, solutions = solved
     found = prune.harm(model, solutions, feeds)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgekit.build import prune_moments
 from edgekit.build.edit import Graph
-from edgekit.build.prune_moments import Watched, columns, moments_of, moments_of_all, up_to
+from edgekit.build.prune_moments import Watched, columns, moments_of, up_to
 from edgekit.build.prune_pattern import from_matrix, layers, matrix
 
 RNG = np.random.default_rng(3)
@@ -77,38 +77,19 @@ def two_products(first):
     return model(nodes, {"a": first, "b": np.eye(4), "bias": np.ones(4)}, (2, 4))
 
 
-def test_moments_compare_the_old_graph_with_the_new_one():
-    first, other = RNG.normal(size=(4, 4)), RNG.normal(size=(4, 4))
-    feeds = [{"x": RNG.normal(size=(2, 4)).astype(np.float32)} for _ in range(7)]
-    before, now = two_products(first), two_products(other)
-    layer = layers(Graph(before))[1]
-    assert layer.bias == "bias"
-    found = moments_of(before, now, layer, feeds)
-    x = np.concatenate([feed["x"] for feed in feeds])
-    old, new = x @ first, x @ other
-    assert np.allclose(found.mean_before, old.mean(axis=0), atol=1e-5)
-    assert np.allclose(found.mean_now, new.mean(axis=0), atol=1e-5)
-    old, new = old - old.mean(axis=0), new - new.mean(axis=0)
-    assert np.allclose(found.gram, new.T @ new / len(x), atol=1e-4)
-    assert np.allclose(found.cross, old.T @ new / len(x), atol=1e-4)
-    assert np.allclose(found.own, old.T @ old / len(x), atol=1e-4)
-
-
-def test_without_a_bias_the_mean_is_part_of_the_moments():
-    made, feeds = two_products(np.eye(4)), [{"x": np.full((2, 4), 3, np.float32)}]
-    found = moments_of(made, made, layers(Graph(made))[0], feeds)
-    assert np.allclose(found.gram, 9)
-    assert not found.mean_now.any()
-
-
-def test_one_pass_gives_what_one_layer_at_a_time_gives(monkeypatch):
-    monkeypatch.setattr(prune_moments, "AT_ONCE", 5)
-    made = two_products(RNG.normal(size=(4, 4)))
-    feeds = [{"x": RNG.normal(size=(2, 4)).astype(np.float32)} for _ in range(6)]
+def test_moments_are_those_of_what_the_layer_reads(monkeypatch):
+    monkeypatch.setattr(prune_moments, "AT_ONCE", 5)  # over several products
+    first = RNG.normal(size=(4, 4))
+    made, feeds = two_products(first), [{"x": RNG.normal(size=(2, 4)).astype(np.float32)} for _ in range(7)]
     chosen = layers(Graph(made))
-    for layer, found in zip(chosen, moments_of_all(made, chosen, feeds), strict=True):
-        single = moments_of(made, made, layer, feeds)
-        assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(found, single, strict=True))
+    assert [layer.bias for layer in chosen] == [None, "bias"]
+    bare, centred = moments_of(made, chosen, feeds)
+    x = np.concatenate([feed["x"] for feed in feeds])
+    assert np.allclose(bare.gram, x.T @ x / len(x), atol=1e-5)
+    assert not bare.mean.any()
+    h = x @ first
+    assert np.allclose(centred.mean, h.mean(axis=0), atol=1e-5)
+    assert np.allclose(centred.gram, np.cov(h.T, bias=True), atol=1e-4)
 
 
 def test_behind_a_global_average_the_pixels_in_front_of_it_are_looked_at():
@@ -120,7 +101,7 @@ def test_behind_a_global_average_the_pixels_in_front_of_it_are_looked_at():
     ]
     made = model(nodes, {"w": RNG.normal(size=(3, 4)), "b": np.zeros(3)}, (1, 4, 5, 5))
     x = RNG.normal(size=(1, 4, 5, 5)).astype(np.float32)
-    found = moments_of(made, made, layers(Graph(made))[0], [{"x": x}])
+    (found,) = moments_of(made, layers(Graph(made)), [{"x": x}])
     pixels = np.maximum(x, 0)[0].reshape(4, -1)
     assert np.linalg.matrix_rank(found.gram) == 4
     assert np.allclose(found.gram, np.cov(pixels, bias=True), atol=1e-5)

@@ -86,6 +86,17 @@ def test_the_record_proves_two_of_four_and_says_what_was_done(built):
     assert load_artifacts(built[0].artifacts(built[1].name))[0].record == record
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((1, 3, 4, 6), 3), ((1, 1, 4, 6), 3), ((1, 4, 6, 3), 2), ((1, 8, 4, 6), None), ((1, 16), None)],
+)
+def test_pictures_also_teach_by_their_mirror_images(shape, axis):
+    value = RNG.normal(size=shape).astype(np.float32)
+    found = prune_recipe.with_mirrors([{"x": value}])
+    assert len(found) == (1 if axis is None else 2)
+    assert axis is None or (found[1]["x"] == np.flip(value, axis)).all()
+
+
 def test_no_runtime_here_is_offered_it(built):
     _, model, artifact = built
     assert "does not have" in ahead.why_not_here(artifact.record.bound_to)

@@ -1,4 +1,4 @@
-"""What one layer multiplies, as the untouched graph and the graph pruned so far make it, as second moments."""
+"""What the layers of a graph multiply, seen on real samples: their second moments, and values where asked for."""
 
 from __future__ import annotations
 
@@ -57,24 +57,15 @@ def up_to(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
     return made
 
 
-def moments_of(before: onnx.ModelProto, now: onnx.ModelProto, layer: Layer, feeds: Sequence[Feed]) -> Moments:
-    """Moments of the inputs of `layer` over `feeds`, one sample in memory at a time; float64."""
-    look = _Look(Graph(before), layer)
-    old, new = Watched(before, [look.source]), Watched(now, [look.source])
-    for feed in feeds:
-        look.add(old(feed)[look.source], new(feed)[look.source])
-    return look.moments()
-
-
-def moments_of_all(model: onnx.ModelProto, chosen: Sequence[Layer], feeds: Sequence[Feed]) -> Iterator[Moments]:
-    """For each of `chosen`, its inputs as `model` makes them, before and now alike; one pass over `feeds`."""
+def moments_of(model: onnx.ModelProto, chosen: Sequence[Layer], feeds: Sequence[Feed]) -> Iterator[Moments]:
+    """Moments of the inputs of each of `chosen`, in order; one pass over `feeds`, one sample in memory at a time."""
     graph = Graph(model)
     looks = {(layer.source, layer.bias is None): _Look(graph, layer) for layer in chosen}
     watched = Watched(model, list(dict.fromkeys(look.source for look in looks.values())))
     for feed in feeds:
         values = watched(feed)
         for look in looks.values():
-            look.add(values[look.source], None)
+            look.add(values[look.source])
     for layer in chosen:
         yield looks[layer.source, layer.bias is None].moments()
 
@@ -90,8 +81,8 @@ class _Look:
         pixels = int(np.prod(weight.shape[2:])) if layer.kind == "Conv" else 1
         self._sums, self._centred = _Sums(layer.channels * pixels), layer.bias is not None
 
-    def add(self, before: np.ndarray, now: np.ndarray | None) -> None:
-        self._sums.add(self._rows(before), None if now is None else self._rows(now))
+    def add(self, values: np.ndarray) -> None:
+        self._sums.add(self._rows(values))
 
     def moments(self) -> Moments:
         """Without a bias the means are part of what must be fitted."""
@@ -110,41 +101,26 @@ class _Sums:
     """Second moments added up; rows are collected first, since one large product costs less than many small ones."""
 
     def __init__(self, size: int) -> None:
-        self.gram, self.cross, self.own = (np.zeros((size, size)) for _ in range(3))
-        self.now, self.before, self.rows = np.zeros(size), np.zeros(size), 0
-        self._waiting: list[tuple[np.ndarray, np.ndarray | None]] = []
+        self.gram, self.sum, self.count = np.zeros((size, size)), np.zeros(size), 0
+        self._waiting: list[np.ndarray] = []
 
-    def add(self, before: np.ndarray, now: np.ndarray | None) -> None:
-        """`now` None: the same as before."""
-        self._waiting.append((before, now))
-        if sum(len(rows) for rows, _ in self._waiting) >= AT_ONCE:
+    def add(self, rows: np.ndarray) -> None:
+        self._waiting.append(rows)
+        if sum(map(len, self._waiting)) >= AT_ONCE:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._waiting:
-            return
-        a = np.concatenate([before for before, _ in self._waiting])
-        b = np.concatenate([before if now is None else now for before, now in self._waiting])
-        is_same = self._waiting[0][1] is None
-        self._waiting = []
-        gram = b.T @ b
-        self.gram += gram
-        self.cross += gram if is_same else a.T @ b
-        self.own += gram if is_same else a.T @ a
-        self.before += a.sum(axis=0, dtype=np.float64)
-        self.now += b.sum(axis=0, dtype=np.float64)
-        self.rows += len(a)
+        if self._waiting:
+            rows = np.concatenate(self._waiting)
+            self._waiting = []
+            self.gram += rows.T @ rows
+            self.sum += rows.sum(axis=0, dtype=np.float64)
+            self.count += len(rows)
 
     def moments(self, *, centred: bool) -> Moments:
         self._flush()
-        gram, cross, own = self.gram / self.rows, self.cross / self.rows, self.own / self.rows
-        if not centred:
-            return Moments(gram, cross, own, np.zeros(len(gram)), np.zeros(len(gram)))
-        now, before = self.now / self.rows, self.before / self.rows
-        gram -= np.outer(now, now)
-        cross -= np.outer(before, now)
-        own -= np.outer(before, before)
-        return Moments(gram, cross, own, now, before)
+        gram, mean = self.gram / max(self.count, 1), self.sum / max(self.count, 1)
+        return Moments(gram - np.outer(mean, mean), mean) if centred else Moments(gram, np.zeros(len(gram)))
 
 
 def columns(values: np.ndarray, node: onnx.NodeProto) -> np.ndarray:

@@ -6,7 +6,7 @@ says what came of it, and only a device with the TensorRT provider is offered it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +15,11 @@ import onnx
 
 from edgekit.artifact import Accuracy, Artifact, LayerSparsity
 from edgekit.build import accuracy, inspect, prune, store
-from edgekit.build.calibrate import Calibration, Range
+from edgekit.build.calibrate import Calibration
 from edgekit.build.edit import Graph
 from edgekit.build.further import Made, Recipe, keep
 from edgekit.build.plain import inputs_of, multiplied
+from edgekit.build.prune_moments import Feed
 from edgekit.build.prune_pattern import broken, sparsity_of, summary
 from edgekit.build.prune_quantize import quantize_symmetrically
 from edgekit.build.race import race
@@ -29,6 +30,7 @@ from edgekit.runtimes.ahead import SPARSE_PROVIDER, why_not_here
 
 NAME = "flash-int8-2of4"
 BOUND_TO: Mapping[str, str] = {"runtime": "onnxruntime", "provider": SPARSE_PROVIDER}
+Quantize = Callable[[onnx.ModelProto], onnx.ModelProto]
 FEW_FEEDS = 8
 """To tell which layers hurt: an order is wanted, not a value."""
 
@@ -39,9 +41,9 @@ class _Trial(NamedTuple):
     fit: bool
 
 
-def recipe() -> Recipe:
-    """As `further` makes it."""
-    return Recipe(NAME, _artifact, lambda shop: shop.key(NAME), _absent)
+def recipe(solutions: Mapping[str, prune.Solution] | None = None) -> Recipe:
+    """As `further` makes it. `solutions`: those of `solved`, if they are known already."""
+    return Recipe(NAME, partial(_artifact, solutions=solutions), lambda shop: shop.key(NAME), _absent)
 
 
 def _absent(shop: Workshop) -> str | None:
@@ -52,22 +54,39 @@ def _absent(shop: Workshop) -> str | None:
     return f"no runtime here has a kernel that gains from 2:4 ({SPARSE_PROVIDER} does); --prune makes it all the same"
 
 
-def _artifact(shop: Workshop, key: str) -> Artifact:
+def solved(shop: Workshop) -> dict[str, prune.Solution]:
+    """Each layer that a sparse kernel takes, 2:4. Raises Refusal: no such layer, no calibration data."""
     check_feeds(shop)
-    model = shop.spelled_out
+    shop.advance(0.0, "pruning: what each layer can do without")
     try:
-        eligible = prune.eligible_layers(model)
+        return prune.alone(shop.spelled_out, with_mirrors(shop.samples.pruning), shop.advance)
     except ArtifactError as e:
         raise Refusal(e.problem) from e
-    names = multiplied(Graph(model))
-    shop.advance(0.0, "pruning: what each layer can do without")
-    solutions = prune.alone(model, shop.samples.pruning, shop.advance)
-    quantize = partial(_quantized, names=names, ranges=_ranges(shop, model, names))
+
+
+def with_mirrors(feeds: Sequence[Feed]) -> list[Feed]:
+    """The feeds and, of pictures, their mirror images: what the untouched graph makes of those is as good a teacher."""
+    mirrored = []
+    for feed in feeds:
+        if all(
+            value.ndim == 4 and value.dtype.kind == "f" and min(value.shape[1], value.shape[3]) <= 3
+            for value in feed.values()
+        ):
+            mirrored.append(
+                {name: value[..., ::-1] if value.shape[1] <= 3 else value[:, :, ::-1] for name, value in feed.items()}
+            )
+    return [*feeds, *mirrored]
+
+
+def _artifact(shop: Workshop, key: str, solutions: Mapping[str, prune.Solution] | None = None) -> Artifact:
+    solutions = solved(shop) if solutions is None else solutions
+    model = shop.spelled_out
+    eligible = prune.eligible_layers(model)
+    quantize = quantizer(shop, model)
     order = _harmless_first(model, solutions, shop.samples.feeds[:FEW_FEEDS])
     count = _most_layers(shop, quantize, model, solutions, order)
     chosen = frozenset(order[:count])
-    pruned = prune.with_solutions(model, solutions, chosen)
-    best = max((_trial(shop, quantize(each)) for each in (pruned, _mended(shop, pruned, chosen))), key=_value)
+    best = _trial(shop, quantize(prune.with_solutions(model, solutions, chosen)))
     path = shop.on_disk(best.model, "pruned")
     twin = shop.on_disk(quantize(model), "unpruned")
     own_ms, twin_ms = _side_by_side(shop, path, twin)
@@ -106,17 +125,16 @@ def _proven(path: Path, pruned: frozenset[str]) -> Mapping[str, LayerSparsity]:
     return found
 
 
-def _ranges(shop: Workshop, model: onnx.ModelProto, names: list[str]) -> Mapping[str, Range]:
+def quantizer(shop: Workshop, model: onnx.ModelProto) -> Quantize:
+    """What turns `model`, pruned or not, into INT8 for TensorRT; its ranges are those of the model as it is."""
+    names = multiplied(Graph(model))
     calibration = Calibration(model, inputs_of(Graph(model), names), shop.samples.feeds)
-    return calibration.ranges(shop.options.method or "minmax")
-
-
-def _quantized(model: onnx.ModelProto, *, names: Sequence[str], ranges: Mapping[str, Range]) -> onnx.ModelProto:
-    return quantize_symmetrically(model, names, ranges)
+    ranges = calibration.ranges(shop.options.method or "minmax")
+    return partial(quantize_symmetrically, names=names, ranges=ranges)
 
 
 def _harmless_first(
-    model: onnx.ModelProto, solutions: Mapping[str, prune.Solution], feeds: Sequence[prune.Feed]
+    model: onnx.ModelProto, solutions: Mapping[str, prune.Solution], feeds: Sequence[Feed]
 ) -> list[str]:
     """Layers by what the model's outputs suffer for each weight that goes."""
     hurts = prune.harm(model, solutions, feeds)
@@ -126,7 +144,7 @@ def _harmless_first(
 
 def _most_layers(
     shop: Workshop,
-    quantize: partial[onnx.ModelProto],
+    quantize: Quantize,
     model: onnx.ModelProto,
     solutions: Mapping[str, prune.Solution],
     order: Sequence[str],
@@ -142,15 +160,6 @@ def _most_layers(
     if low == 0:
         raise Refusal(f"no layer can be 2:4 within {100 * shop.model.accuracy_floor:g} % of the standard")
     return low
-
-
-def _mended(shop: Workshop, pruned: onnx.ModelProto, chosen: frozenset[str]) -> onnx.ModelProto:
-    return prune.recalibrated(shop.spelled_out, pruned, chosen, shop.samples.feeds)
-
-
-def _value(trial: _Trial) -> float:
-    """Of two equal ones `max` takes the first, which is the simpler."""
-    return trial.accuracy.value if trial.accuracy else 0.0
 
 
 def _trial(shop: Workshop, model: onnx.ModelProto) -> _Trial:
