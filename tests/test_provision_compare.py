@@ -26,6 +26,7 @@ from edgekit.provision.evidence import (
     is_wholly_after,
     pool,
     sample_count,
+    stretch_count,
     with_window,
 )
 from edgekit.telemetry.histogram import HistogramBuilder, merge_all, quantile
@@ -299,3 +300,6 @@ def test_pooling_keeps_kinds_and_lanes_apart_and_counts_the_thinnest_lane():
         ("x86", "n", "realtime"): 1,
     }
     assert (sample_count(rich), sample_count(NONE)) == (60, 0)
+    assert (stretch_count(rich), stretch_count(NONE)) == (1, 0)
+    silent = Evidence({"m/realtime": (*windows(1, count=3), Window(99, 5))})
+    assert stretch_count(silent) == 3

@@ -128,10 +128,11 @@ def test_thresholds_are_shares_of_the_wave():
     assert ro.verdict_of_guards(away, ["h/c"])[0] is Answer.OPEN  # it is, and is at it
 
 
-def past(samples: int) -> Evidence:
+def past(samples: int, stretches: int = 16) -> Evidence:
     builder = HistogramBuilder()
     builder.record_many([1.0] * samples)
-    return Evidence({"m/realtime": (Window(0, samples, latency=builder.histogram()),)})
+    latency = builder.histogram()
+    return Evidence({"m/realtime": tuple(Window(at, samples, latency=latency) for at in range(stretches))})
 
 
 def test_a_wave_is_compared_with_devices_of_its_kind_that_were_not_told():
@@ -151,8 +152,10 @@ def test_a_kind_without_any_peer_is_compared_with_its_own_past():
     last = replace(START, wave=1)
     assert (ro.peers(last), ro.without_peers(last)) == ([], ["h/b", "h/c"])
     assert ro.lacks_past(last, {}) == ["orin", "pi"]
-    assert ro.lacks_past(last, {"h/b": past(662), "h/c": past(661)}) == ["orin"]
-    assert ro.lacks_past(last, {"h/b": past(662), "h/c": past(662)}) == []
+    enough = past(4 * 662 // 16 + 1)
+    assert ro.lacks_past(last, {"h/b": enough, "h/c": past(4 * 662 // 16)}) == ["orin"]
+    assert ro.lacks_past(last, {"h/b": enough, "h/c": past(9000, stretches=15)}) == ["orin"]
+    assert ro.lacks_past(last, {"h/b": enough, "h/c": enough}) == []
     assert ro.lacks_past(replace(last, bounds=Bounds(samples=0)), {}) == []
     odd = replace(START, kinds={**KINDS, "h/a": "rare"})
     assert ro.without_peers(odd) == ["h/a"]

@@ -79,3 +79,9 @@ def pool(devices: Iterable[tuple[str, Evidence]]) -> dict[Lane, list[Window]]:
 def sample_count(evidence: Evidence) -> int:
     """Inferences in the lane that has the fewest; 0 without any."""
     return min((sum(w.samples for w in windows) for windows in evidence.lanes.values()), default=0)
+
+
+def stretch_count(evidence: Evidence) -> int:
+    """Stretches of time with inferences, in the lane that has the fewest; 0 without any."""
+    lanes = evidence.lanes.values()
+    return min((len({w.at for w in windows if w.samples}) for windows in lanes), default=0)

@@ -9,12 +9,14 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
-from edgekit.provision.compare import Answer, Bounds, Figure, decisive, overall
-from edgekit.provision.evidence import NONE, Evidence, sample_count
+from edgekit.bench.stats import MIN_SAMPLES
+from edgekit.provision.compare import PLENTY, Answer, Bounds, Figure, decisive, overall
+from edgekit.provision.evidence import NONE, Evidence, sample_count, stretch_count
 from edgekit.provision.waves import Wave
 from edgekit.telemetry.desired import FINAL, Reported, Step
 
 SCHEMA = 1
+LEAST_STRETCHES = 2 * MIN_SAMPLES
 
 
 class Phase(str, Enum):
@@ -142,14 +144,18 @@ def without_peers(rollout: Rollout) -> list[str]:
 
 
 def lacks_past(rollout: Rollout, evidence: Mapping[str, Evidence]) -> list[str]:
-    """Kinds of which too little was measured before the update to judge it afterwards."""
+    """Kinds of which too little was measured before the update to judge it afterwards, when that past cannot grow."""
     if rollout.bounds.samples == 0:
         return []
-    counts: dict[str, int] = {}
+    kinds: dict[str, list[Evidence]] = {}
     for key in without_peers(rollout):
-        kind = rollout.kinds[key]
-        counts[kind] = counts.get(kind, 0) + sample_count(evidence.get(key, NONE))
-    return sorted(kind for kind, count in counts.items() if count < rollout.bounds.samples)
+        kinds.setdefault(rollout.kinds[key], []).append(evidence.get(key, NONE))
+    return sorted(
+        kind
+        for kind, past in kinds.items()
+        if sum(map(sample_count, past)) < PLENTY * rollout.bounds.samples
+        or max(map(stretch_count, past)) < LEAST_STRETCHES
+    )
 
 
 def verdict_of_guards(rollout: Rollout, online: Sequence[str]) -> tuple[Answer, str]:
