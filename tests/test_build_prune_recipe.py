@@ -77,6 +77,7 @@ def test_the_record_proves_two_of_four_and_says_what_was_done(built):
     assert all(layer.two_of_four and layer.zeros >= 0.5 for layer in record.sparsity.values())
     assert record.recipe["holds"].startswith("2:4 in 2 of 2 eligible layers (of 2), 5")
     assert "no labels" in record.recipe["pruned"]
+    assert record.recipe["sparse in LiteRT"].startswith("not made: it is no convolutional network")
     assert "unpruned twin" in record.recipe["sparse kernels"]
     assert record.accuracy is not None
     assert record.accuracy.metric == "top1"

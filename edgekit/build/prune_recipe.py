@@ -22,6 +22,7 @@ from edgekit.build.plain import inputs_of, multiplied
 from edgekit.build.prune_moments import Feed
 from edgekit.build.prune_pattern import broken, sparsity_of, summary
 from edgekit.build.prune_quantize import quantize_symmetrically
+from edgekit.build.prune_xnnpack import why_not_sparse
 from edgekit.build.race import race
 from edgekit.build.search import check_feeds
 from edgekit.build.workshop import Refusal, Workshop
@@ -86,7 +87,8 @@ def _artifact(shop: Workshop, key: str, solutions: Mapping[str, prune.Solution] 
     order = _harmless_first(model, solutions, shop.samples.feeds[:FEW_FEEDS])
     count = _most_layers(shop, quantize, model, solutions, order)
     chosen = frozenset(order[:count])
-    best = _trial(shop, quantize(prune.with_solutions(model, solutions, chosen)))
+    pruned = prune.with_solutions(model, solutions, chosen)
+    best = _trial(shop, quantize(pruned))
     path = shop.on_disk(best.model, "pruned")
     twin = shop.on_disk(quantize(model), "unpruned")
     own_ms, twin_ms = _side_by_side(shop, path, twin)
@@ -97,6 +99,7 @@ def _artifact(shop: Workshop, key: str, solutions: Mapping[str, prune.Solution] 
         "left over": f"outputs of pruned layers differ by {max(solutions[name].error for name in chosen):.1%} at most",
         "quantised": "static, Q/DQ on inputs and weights of what multiplies, int8 × int8, symmetric, per channel",
         "sparse kernels": f"none on this CPU: {own_ms:.2f} ms, its unpruned twin {twin_ms:.2f} ms in onnxruntime",
+        "sparse in LiteRT": f"not made: {why_not_sparse(pruned) or 'this version writes no sparse encoding'}",
     }
     contents = inspect.contents(path)  # as this CPU runs it; the integer kernels are TensorRT's
     made = Made(

@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ import numpy as np
 import onnx
 import shared_models
 from contenders import DATA
+from PIL import Image
 
 from edgekit.artifact import Artifact
 from edgekit.build import Options, further, prune, prune_recipe
@@ -33,8 +35,9 @@ from edgekit.config import Home
 from edgekit.fetch import standard_artifact
 from edgekit.manifest import Data, Model
 
-MODELS = {"efficientnet-lite0": shared_models.efficientnet, "minilm": shared_models.minilm}
 FLOOR = 0.98
+Source = tuple[Path, str, dict[str, np.ndarray], np.ndarray, np.ndarray]
+"""The model's file, the metric, inputs by name, a label for each sample, and which samples calibrate."""
 
 
 class Row(NamedTuple):
@@ -50,7 +53,7 @@ class Row(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("models", nargs="*", default=["efficientnet-lite0", "minilm"])
     parser.add_argument("--samples", type=int, default=128, help="to prune with, at most")
     parser.add_argument("--judged", type=int, default=400, help="samples to judge with, at most")
     options = parser.parse_args()
@@ -100,18 +103,12 @@ def compare(name: str, folder: Path, options: argparse.Namespace) -> dict[str, f
 
 def prepared(name: str, folder: Path, options: argparse.Namespace) -> Model:
     """The model with its data in two files: what calibrates, unlabelled, and what judges."""
-    own = MODELS[name](DATA, folder)
-    assert own.labels is not None
-    with np.load(own.calibration) as arrays:
-        inputs = {key: arrays[key] for key in arrays.files}
-    each = 2 if own.metric == "spearman" else 1
-    labels = np.repeat(np.load(own.labels), each)[: len(next(iter(inputs.values())))]
-    calibrating = chosen(name, labels, each)
-    for file, which, most in (
-        ("calibration", calibrating, options.samples),
-        ("evaluation", ~calibrating, options.judged),
-    ):
-        index = np.flatnonzero(which)[: most // each * each]
+    path, metric, inputs, labels, calibrating = SOURCES[name](folder)
+    each = 2 if metric == "spearman" else 1
+    parts = {"calibration": (calibrating, options.samples), "evaluation": (~calibrating, options.judged)}
+    for file, (which, most) in parts.items():
+        index = np.flatnonzero(which)
+        index = index[:: max(1, len(index) // most)][:most] if each == 1 else index[:most]
         extra = {"labels": labels[index]} if file == "evaluation" else {}
         np.savez(folder / f"{file}.npz", **{key: value[index] for key, value in inputs.items()}, **extra)
     data = Data(
@@ -120,14 +117,29 @@ def prepared(name: str, folder: Path, options: argparse.Namespace) -> Model:
         calibration_count=options.samples,
         evaluation_count=options.judged,
     )
-    return msgspec.structs.replace(load_model(str(own.path)), metric=own.metric, data=data, accuracy_floor=FLOOR)
+    return msgspec.structs.replace(load_model(str(path)), metric=metric, data=data, accuracy_floor=FLOOR)
 
 
-def chosen(name: str, labels: np.ndarray, each: int) -> np.ndarray:
-    """Which samples calibrate: photographs of classes that end in 0, as their publisher asks; else a seventh."""
-    if name == "efficientnet-lite0":
-        return labels % 10 == 0
-    return np.arange(len(labels)) // each % 7 == 0
+def efficientnet(_folder: Path) -> Source:
+    """All photographs; as their publisher asks, those of classes that end in 0 calibrate and no others."""
+    photos = sorted((DATA / "imagenet_samples_224").glob("*.jp*g"))
+    labels = np.array([int(photo.name.split("_")[0]) for photo in photos])
+    images = np.stack([(np.asarray(Image.open(photo).convert("RGB"), np.float32) - 127) / 128 for photo in photos])
+    path = DATA / "efficientnet_lite0/efficientnet_lite0_f32.onnx"
+    return path, "top1", {"input": images.transpose(0, 3, 1, 2)}, labels, labels % 10 == 0
+
+
+def minilm(folder: Path) -> Source:
+    """Pairs of sentences that people scored; every seventh pair calibrates, without its score."""
+    own = shared_models.minilm(DATA, folder)
+    assert own.labels is not None
+    with np.load(own.calibration) as arrays:
+        inputs = {key: arrays[key] for key in arrays.files}
+    labels = np.repeat(np.load(own.labels), 2)
+    return own.path, own.metric, inputs, labels, np.arange(len(labels)) // 2 % 7 == 0
+
+
+SOURCES: dict[str, Callable[[Path], Source]] = {"efficientnet-lite0": efficientnet, "minilm": minilm}
 
 
 def made(shop: Workshop, solutions: dict[str, prune.Solution]) -> Artifact | None:
