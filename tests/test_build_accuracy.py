@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from edgekit.artifact import Accuracy
+from edgekit.build import accuracy as module
 from edgekit.build import pairs
-from edgekit.build.accuracy import WORST_DB, sqnr_db, why_unfit
+from edgekit.build.accuracy import WORST_DB, Reference, measure, sqnr_db, why_unfit
 from edgekit.build.inspect import Contents, check_int8, contents, findings
 from edgekit.build.store import find, forget, key_of, refusal, refuse
-from edgekit.catalog import data_folder
+from edgekit.catalog import data_folder, load_model
 from edgekit.errors import ArtifactError, UsageError
 from edgekit.pipeline.data import Sample
+from edgekit.runtimes.session import SessionSettings
 
 DIGITS = data_folder("models") / "digits"
 
@@ -32,6 +34,26 @@ def accuracy(value, *, standard=1.0, **noise):
 def test_signal_to_noise_is_ten_times_the_logarithm_of_the_power_ratio():
     a, b = [{"y": np.ones(100)}], [{"y": np.full(100, 1.1)}]
     assert sqnr_db(a, b, "y") == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ([{"y": np.ones((1, 4))}], None),
+        ([{"y": np.ones((4, 1))}], r"its output 'y' has shape \[4, 1\], the standard's \[1, 4\]"),
+        ([{"y": np.ones((1, 4, 1))}], "has shape"),
+        ([{"z": np.ones((1, 4))}], "gives z, the standard also 'y'"),
+    ],
+)
+def test_outputs_that_no_metric_could_read_are_one_clear_error(monkeypatch, tmp_path, outputs, message):
+    reference = Reference(load_model("digits"), [None], [{"y": np.ones((1, 4))}], "agreement", 1.0)
+    monkeypatch.setattr(module, "_run", lambda *_: outputs)
+    monkeypatch.setattr(module, "judge", lambda *_: "judged")
+    if message is None:
+        assert measure(reference, tmp_path, SessionSettings(), "isa") == "judged"
+        return
+    with pytest.raises(ArtifactError, match=message):
+        measure(reference, tmp_path, SessionSettings(), "isa")
 
 
 def test_identical_outputs_have_no_noise_and_broken_ones_the_worst():

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgekit.artifact import Accuracy
 from edgekit.build import pairs
-from edgekit.errors import UsageError
+from edgekit.errors import ArtifactError, UsageError
 from edgekit.manifest import Model
 from edgekit.pipeline.data import Sample
 from edgekit.pipeline.metrics import run_samples, score
@@ -47,8 +47,19 @@ def rate(model: Model, samples: Sequence[Sample], outputs: Sequence[Outputs]) ->
 
 
 def measure(reference: Reference, path: Path, settings: SessionSettings, isa: str) -> Accuracy:
-    """The artifact at `path` against the standard, with the runtime that will serve it."""
-    return judge(reference, _run(reference.model, path, settings, reference.samples), settings.runtime, isa)
+    """The artifact at `path` against the standard, with the runtime that will serve it.
+
+    Raises ArtifactError when its outputs are not the standard's by name and shape: no metric could read them.
+    """
+    outputs = _run(reference.model, path, settings, reference.samples)
+    for before, after in zip(reference.outputs, outputs, strict=True):
+        for name, value in before.items():
+            if name not in after:
+                raise ArtifactError(path, f"gives {', '.join(after)}, the standard also '{name}'")
+            if after[name].shape != value.shape:
+                shapes = f"{list(after[name].shape)}, the standard's {list(value.shape)}"
+                raise ArtifactError(path, f"its output '{name}' has shape {shapes}")
+    return judge(reference, outputs, settings.runtime, isa)
 
 
 def judge(reference: Reference, outputs: Sequence[Outputs], runtime: str, isa: str) -> Accuracy:
