@@ -14,7 +14,7 @@ from edgekit.telemetry.access import Role, User
 from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.link import Link, Opening
 from edgekit.telemetry.messages import Received
-from tests.loss import BOUND_S, Field
+from tests.loss import Field
 from tests.network import QUICK, until
 from tests.rabbit import Cluster, is_installed
 
@@ -22,6 +22,8 @@ pytestmark = [
     pytest.mark.rabbitmq,
     pytest.mark.skipif(not is_installed(), reason="rabbitmq-server is not installed"),
 ]
+KEEPALIVE_S = 5
+"""Three nodes that start or mourn another one take seconds to answer on a small machine."""
 USERS = [
     User(name=name, role=Role.DEVICE if "/" in name else Role(name), password=f"{name} knows")
     for name in ("hall/cam-1", "hall/cam-2", "reader", "collector", "operator", "steward")
@@ -99,14 +101,14 @@ def test_rights_hold(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_half_open_device_over_rabbitmq_is_seen_and_loses_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    field = Field(tmp_path, *cluster.ports, users=USERS)
+    field = Field(tmp_path, *cluster.ports, users=USERS, keepalive_s=KEEPALIVE_S)
     try:
         field.device_net.cut()
         began_s = time.monotonic()
         field.seconds_until(lambda: not field.reporter.state.connected)
-        assert time.monotonic() - began_s < BOUND_S
+        assert time.monotonic() - began_s < field.bound_s
         field.seconds_until(lambda: field.presence() is Presence.OFFLINE)
-        assert time.monotonic() - began_s < BOUND_S
+        assert time.monotonic() - began_s < field.bound_s
         field.device_net.heal()
         field.assert_nothing_lost()
     finally:
@@ -115,12 +117,13 @@ def test_a_half_open_device_over_rabbitmq_is_seen_and_loses_nothing(cluster: Clu
 
 def test_a_node_killed_in_the_middle_costs_nothing_that_a_device_stored(cluster: Cluster, tmp_path: Path) -> None:
     assert cluster.running() == 3
-    field = Field(tmp_path, *cluster.ports, users=USERS)
+    field = Field(tmp_path, *cluster.ports, users=USERS, keepalive_s=KEEPALIVE_S)
     try:
         for victim in (0, 1):  # the device's node, then the collector's: two of three may be gone, one after the other
             cluster.kill(victim)
-            assert until(lambda: field.reporter.state.connected and field.collector.state == "connected", 30.0)
-            assert until(lambda: field.presence() is Presence.ONLINE, 30.0)
+            assert until(lambda: field.collector.state == "connected", 60.0), field.collector.state
+            assert until(lambda: field.reporter.state.connected, 60.0), field.reporter.state
+            assert until(lambda: field.presence() is Presence.ONLINE, 60.0), (field.presence(), field.watcher.state)
             time.sleep(1.0)
             if victim == 0:
                 cluster.start(victim)
