@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -39,6 +40,34 @@ def test_importing_edgekit_loads_nothing_heavy():
     assert "Engine" in dir(edgekit)
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):
         edgekit.Motor  # noqa: B018
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere: open files are read from Linux's /proc")
+def test_the_runtime_reports_to_nobody_unless_it_is_told_to(tmp_path):
+    script = (
+        "import os, edgekit\n"
+        "from edgekit import Engine\n"
+        "with Engine.open('digits', artifact='standard') as engine:\n"
+        "    links = [f'/proc/self/fd/{n}' for n in os.listdir('/proc/self/fd')]\n"
+        "    print([os.readlink(link) for link in links if os.path.lexists(link)])\n"
+        "print(os.environ['ORT_DISABLE_TELEMETRY'])\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environ |= {
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "EDGEKIT_HOME": str(tmp_path / "home"),
+    }
+    run = [sys.executable, "-c", script]
+    said = subprocess.run(run, check=True, capture_output=True, text=True, env=environ).stdout
+    assert "DeveloperTools" not in said
+    assert said.endswith("1\n")
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / ".cache").exists()
+    chosen = subprocess.run(
+        run, check=True, capture_output=True, text=True, env=environ | {"ORT_DISABLE_TELEMETRY": "0"}
+    )
+    assert chosen.stdout.endswith("0\n")
 
 
 def test_numpy_in_numpy_out(home):

@@ -262,6 +262,7 @@ class Loader:
         if lane is None:
             return
         if lane.close(DRAIN_S):
+            give_back()
             if self.ledger is not None and lane.mark is not None:
                 self.ledger.release(lane.mark)
         else:
