@@ -185,6 +185,8 @@ def _ask(ports: list[int], stopped: threading.Event) -> None:
         for client in clients:
             with contextlib.suppress(EdgekitError):  # its daemon is being replaced
                 client.infer("net", feed)
+    for client in clients:
+        client.close()
 
 
 def _write_net(path: Path, layers: int) -> None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from edgekit.provision.compare import (
-    Answer,
-    Bounds,
-    Figure,
-    compare,
-    decisive,
-    figures,
-    overall,
-)
+from edgekit.provision.compare import Bounds, compare, figures
 from edgekit.provision.evidence import (
     KEPT_WINDOWS,
     NONE,
@@ -29,6 +22,7 @@ from edgekit.provision.evidence import (
     stretch_count,
     with_window,
 )
+from edgekit.provision.figure import Answer, Figure, decisive, overall
 from edgekit.telemetry.histogram import HistogramBuilder, merge_all, quantile
 from edgekit.telemetry.messages import LaneMetrics, Metrics
 
@@ -215,7 +209,7 @@ def test_one_lane_that_is_worse_stops_and_all_must_be_within():
     assert decisive(bad).text.startswith("n on pi: p")
     silent = figures({LANE: windows(3)}, others, Bounds())
     assert overall(silent) is OPEN
-    assert "n on pi: p50 has only 0 samples against 2400" in [figure.text for figure in silent]
+    assert "n on pi: p50 has only 0 samples against 2400 in 0 windows" in [figure.text for figure in silent]
 
 
 def test_a_lane_of_few_requests_is_not_awaited_but_may_stop():
@@ -244,6 +238,22 @@ def test_figures_tell_both_sides_the_interval_and_the_bound():
     assert p50.text.endswith("2400 samples against 2400), the bound is 1.10x")
     share = by_name(compare(("", "m", "realtime"), windows(1, failed=6), windows(2), Bounds()))["failed requests"]
     assert share.text.startswith("m: failed requests is +10.00 points against the others (+")
+
+
+@pytest.mark.parametrize(
+    ("updated", "name", "brief"),
+    [
+        (windows(1), "p50", r"p50 1\.0\dx \(\d\.\d\d to \d\.\d\d\), at most 1\.10x"),
+        (windows(1, failed=6), "failed requests", r"failed requests \+10\.00 \(\+\d+\.\d\d at most\), bound \+1\.00"),
+        (windows(1, count=3), "p99", "p99: 180 samples against 2400 in 3 windows"),
+        (windows(1, count=3), "failed requests", "failed requests: 180 samples against 2400"),
+    ],
+    ids=["ratio", "points", "few", "few-points"],
+)
+def test_a_brief_form_fits_beside_a_bar(updated: list[Window], name: str, brief: str):
+    found = by_name(compare(LANE, updated, windows(2), Bounds()))[name].brief
+    assert re.fullmatch(brief, found), found
+    assert len(found) < 60
 
 
 def test_the_same_input_gives_the_same_answer():

@@ -301,6 +301,6 @@ def test_how_it_stands_is_shown_with_the_share_that_has_it():
     driving.run()
     assert shown[0][1] == 0.0
     assert shown[-1][1] == 1.0
-    assert any(text.startswith("wave 1 of 2, canary: m on pi: p") for text, _ in shown)
+    assert any(text.startswith("wave 1 of 2, canary: ") and " at most" in text for text, _ in shown)
     world.state = "broker down"
     assert all(0.0 <= share <= 1.0 for _, share in shown)

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from edgekit.errors import ConfigError
 from edgekit.provision import rollout as ro
-from edgekit.provision.compare import Answer, Bounds
+from edgekit.provision.compare import Bounds
 from edgekit.provision.evidence import Evidence, Window
+from edgekit.provision.figure import Answer
 from edgekit.provision.rollout import Condition, Limits, Phase, Progress, Rollout
 from edgekit.provision.rollout_file import RolloutFile, names, operator
 from edgekit.provision.survey import Survey

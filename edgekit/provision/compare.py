@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 import msgspec
 import numpy as np
@@ -21,6 +19,7 @@ import numpy.typing as npt
 
 from edgekit.bench.stats import MIN_SAMPLES, SAMPLES_FOR_P99
 from edgekit.provision.evidence import Lane, Window
+from edgekit.provision.figure import Answer, Figure
 from edgekit.telemetry.histogram import merge_all
 from edgekit.telemetry.messages import Histogram
 
@@ -51,49 +50,6 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     "With fewer on either side, agreement is not judged, and nobody waits for it."
 
 
-class Answer(str, Enum):
-    """Of one figure, one lane, or a whole wave."""
-
-    WITHIN = "within"
-    WORSE = "worse"
-    OPEN = "open"
-    "More samples may decide it."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One figure of one lane with its interval (99 %) and its bound."""
-
-    lane: Lane
-    name: str
-    answer: Answer
-    value: float | None
-    "None: not enough samples to say anything."
-    low: float | None
-    high: float | None
-    bound: float
-    samples: tuple[int, int]
-    "Updated, others."
-
-    @property
-    def text(self) -> str:
-        """For people, with figures."""
-        kind, model, lane = self.lane
-        where = f"{model}" + (f" ({lane})" if lane != "realtime" else "") + (f" on {kind}" if kind else "")
-        counts = f"{self.samples[0]} samples against {self.samples[1]}"
-        if self.value is None or self.low is None or self.high is None:
-            return f"{where}: {self.name} has only {counts}"
-        if self.name in ("p50", "p99"):
-            return (
-                f"{where}: {self.name} is {self.value:.2f}x that of the others ({self.low:.2f} to {self.high:.2f}, "
-                f"{counts}), the bound is {self.bound:.2f}x"
-            )
-        return (
-            f"{where}: {self.name} is {100 * self.value:+.2f} points against the others ({100 * self.low:+.2f} to "
-            f"{100 * self.high:+.2f}, {counts}), the bound is {100 * self.bound:+.2f}"
-        )
-
-
 def compare(lane: Lane, updated: Sequence[Window], others: Sequence[Window], bounds: Bounds) -> tuple[Figure, ...]:
     """Every figure of one lane: p50, p99, requests that failed, and disagreement where enough were shadowed."""
     counts = (sum(w.samples for w in updated), sum(w.samples for w in others))
@@ -122,22 +78,6 @@ def figures(
     return tuple(found)
 
 
-def overall(found: Sequence[Figure]) -> Answer:
-    """Worse as soon as one is; within only when all are."""
-    answers = {figure.answer for figure in found}
-    if Answer.WORSE in answers:
-        return Answer.WORSE
-    return Answer.WITHIN if answers == {Answer.WITHIN} else Answer.OPEN
-
-
-def decisive(found: Sequence[Figure]) -> Figure | None:
-    """The figure to tell of: the one that is worse, else one that is open, else the one closest to its bound."""
-    for answer in (Answer.WORSE, Answer.OPEN):
-        if those := [figure for figure in found if figure.answer is answer]:
-            return max(those, key=lambda figure: (figure.value or 0.0) / figure.bound)
-    return max(found, key=lambda figure: (figure.high or 0.0) / figure.bound, default=None)
-
-
 def _latencies(
     lane: Lane, updated: Sequence[Window], others: Sequence[Window], bounds: Bounds, counts: tuple[int, int]
 ) -> list[Figure]:
@@ -149,7 +89,8 @@ def _latencies(
     enough = min(counts) >= max(1, bounds.samples) and min(map(len, sides)) >= MIN_SAMPLES
     names = (("p50", 0.5, bounds.p50_ratio), ("p99", 0.99, bounds.p99_ratio))
     if not enough:
-        return [_figure(lane, name, None, bound, counts) for name, _, bound in names]
+        few = min(map(len, sides))
+        return [_figure(lane, name, None, bound, counts, stretches=few) for name, _, bound in names]
     drawn = _draw(sides[0], sides[1], [q for _, q, _ in names], together=len(shared) >= MIN_SAMPLES)
     is_plenty = min(counts) >= PLENTY * bounds.samples
     return [
@@ -179,6 +120,7 @@ def _figure(
     counts: tuple[int, int],
     *,
     is_plenty: bool = False,
+    stretches: int | None = None,
 ) -> Figure:
     """`is_plenty`: enough samples for "no difference was found" to count, where the tail never proves its bound."""
     value, low, high = found or (None, None, None)
@@ -187,7 +129,17 @@ def _figure(
         no_difference = is_plenty and low <= 1.0 <= high and value <= bound
         is_within = high <= bound or no_difference
         answer = Answer.WORSE if low > bound else Answer.WITHIN if is_within else Answer.OPEN
-    return Figure(lane=lane, name=name, answer=answer, value=value, low=low, high=high, bound=bound, samples=counts)
+    return Figure(
+        lane=lane,
+        name=name,
+        answer=answer,
+        value=value,
+        low=low,
+        high=high,
+        bound=bound,
+        samples=counts,
+        stretches=stretches,
+    )
 
 
 def _draw(

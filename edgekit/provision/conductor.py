@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from edgekit.fleet import Fleet, Presence, fold
 from edgekit.provision import rollout as ro
-from edgekit.provision.compare import Answer, Figure, figures
+from edgekit.provision.compare import figures
 from edgekit.provision.crier import Crier
 from edgekit.provision.evidence import NONE, Evidence, is_wholly_after, pool, with_window
+from edgekit.provision.figure import Answer, Figure, decisive
 from edgekit.provision.rollout import Condition, Phase, Rollout
 from edgekit.telemetry.desired import Desired, Reported, Step
 from edgekit.telemetry.messages import Metrics, Received, decode, encode, parse_topic
@@ -56,7 +57,7 @@ class Conductor:
         self._phase_s = self._looked_s = clock()
         self._looks: list[Answer] = []
         self._seen = 0
-        self._text = ""
+        self._text = self._brief = ""
 
     def run(self) -> Rollout:
         """Until it is done, paused, stopped or aborted."""
@@ -135,8 +136,10 @@ class Conductor:
 
     def _measure_past(self) -> None:
         missing = ro.lacks_past(self.rollout, self._past)
-        self._text = f"measuring {', '.join(kind or 'the devices' for kind in missing)} before the update"
-        if not missing:
+        self._text = "telling its devices"
+        if missing:
+            self._text = f"measuring {', '.join(kind or 'the devices' for kind in missing)} before the update"
+        else:
             before = {key: self._past[key] for key in ro.without_peers(self.rollout) if key in self._past}
             self._begin(Phase.TOLD, before=before)
             devices = self.rollout.current.devices
@@ -150,9 +153,14 @@ class Conductor:
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
-        answer, self._text = ro.verdict_of_telemetry(self._figures())
+        if not self._now:
+            self._text = self._brief = "no window yet that began after the update"
         if not self._seen:
             return
+        found = self._figures()
+        answer, self._text = ro.verdict_of_telemetry(found)
+        told = decisive(found)
+        self._brief = told.brief if told else self._text
         self._seen = 0
         self._looks = [*self._looks, answer][-LOOKS:]
         if self._looks != [answer] * LOOKS:
@@ -190,7 +198,7 @@ class Conductor:
 
     def _reset(self) -> None:
         self._phase_s = self._clock() + (SETTLE_S if self.rollout.phase is Phase.OBSERVED else 0.0)
-        self._now, self._looks, self._seen = {}, [], 0
+        self._now, self._looks, self._seen, self._brief = {}, [], 0, "awaiting the first windows"
 
     def _tell(self) -> None:
         """Say it, again if need be, to whoever of the wave has not committed it."""
@@ -220,4 +228,4 @@ class Conductor:
         return f"wave {self.rollout.wave + 1} of {len(self.rollout.waves)}, {self.rollout.current.name}"
 
     def _headline(self) -> str:
-        return f"{self._title()}: {self._text}"
+        return f"{self._title()}: {self._brief if self.rollout.phase is Phase.OBSERVED else self._text}"

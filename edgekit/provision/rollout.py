@@ -10,8 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from edgekit.bench.stats import MIN_SAMPLES
-from edgekit.provision.compare import PLENTY, Answer, Bounds, Figure, decisive, overall
+from edgekit.provision.compare import PLENTY, Bounds
 from edgekit.provision.evidence import NONE, Evidence, sample_count, stretch_count
+from edgekit.provision.figure import Answer, Figure, decisive, overall
 from edgekit.provision.waves import Wave
 from edgekit.telemetry.desired import FINAL, Reported, Step
 
