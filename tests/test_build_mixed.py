@@ -181,12 +181,25 @@ def test_the_worst_output_counts(truth, found, db):
         ("a/conv.q_kernel_time", "a/conv"),
         ("a/conv2_kernel_time", "a/conv2"),
         ("a/convolution_kernel_time", None),
+        ("a/relu_nchwc_kernel_time", "a/conv"),
         ("other_kernel_time", None),
     ],
 )
 def test_kernels_belong_to_the_node_they_are_named_after(kernel, owner):
-    events = [{"cat": "Node", "name": kernel, "dur": 5000}, {"cat": "Node", "name": "a/conv_fence_before", "dur": 1}]
-    assert sensitivity._by_node(events, ["a/conv", "a/conv2"]) == ({owner: 1.0} if owner else {})
+    events = [{"cat": "Node", "name": kernel, "dur": 9000}, {"cat": "Node", "name": kernel, "dur": 1000}]
+    events.append({"cat": "Node", "name": "a/conv_fence_before", "dur": 1})
+    owners = {"a/conv": "a/conv", "a/conv2": "a/conv2", "a/relu": "a/conv"}
+    assert sensitivity._by_node(events, owners) == ({owner: 1.0} if owner else {})
+
+
+def test_the_kernels_of_one_node_add_up():
+    events = [{"cat": "Node", "name": f"a{part}_kernel_time", "dur": 500} for part in (".q", ".float", "")]
+    assert sensitivity._by_node(events, {"a": "a"}) == {"a": 1.5}
+
+
+def test_a_fused_kernel_is_called_as_the_activation():
+    graph = Graph(loud_network())
+    assert sensitivity._owners(graph, ["a", "d", "y"]) == {"a": "a", "b": "a", "d": "d", "e": "d", "y": "y"}
 
 
 CONVOLUTIONS = {

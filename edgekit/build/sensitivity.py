@@ -24,6 +24,8 @@ from edgekit.runtimes.onnx import OnnxSession
 
 FEEDS = 2
 RUNS = 5
+_FUSED = ("Relu", "Clip", "HardSigmoid", "Sigmoid", "Tanh", "LeakyRelu", "Add")
+"""What onnxruntime carries out as a step of the convolution or product before it."""
 WORST_DB = -200.0
 
 
@@ -64,8 +66,9 @@ def costs(shop: Workshop, quantizer: StaticInt8, method: str, until_s: float) ->
     noise = _noise(
         shop.graph, quantizer, method, sorted(names, key=lambda n: -_spread(graph, n)), whole, feeds, until_s
     )
-    floats = node_times(shop, shop.graph, names, "float")
-    int8s = node_times(shop, quantizer.make(method), names, "int8")
+    owners = _owners(graph, names)
+    floats = node_times(shop, shop.graph, owners, "float")
+    int8s = node_times(shop, quantizer.make(method), owners, "int8")
     return {name: Cost(noise.get(name), floats.get(name), int8s.get(name)) for name in names}
 
 
@@ -116,8 +119,18 @@ def _spread(graph: Graph, name: str) -> float:
     return float(np.abs(weight).max() / (np.sqrt(np.mean(np.square(weight, dtype=np.float64))) or 1.0))
 
 
-def node_times(shop: Workshop, model: onnx.ModelProto, names: Sequence[str], label: str) -> dict[str, float]:
-    """Milliseconds of one run, one thread, at each of `names`, what converts to and from it included.
+def _owners(graph: Graph, names: Sequence[str]) -> dict[str, str]:
+    """What kernels may be called after -> the node whose work they do: a fused kernel bears its activation's name."""
+    owners = {name: name for name in names}
+    for name in names:
+        reader = graph.only_reader(name)
+        if reader is not None and reader.op_type in _FUSED:
+            owners.setdefault(reader.output[0], name)
+    return owners
+
+
+def node_times(shop: Workshop, model: onnx.ModelProto, owners: Mapping[str, str], label: str) -> dict[str, float]:
+    """Milliseconds of one run, one thread, at each node of `owners`, what converts to and from it included.
 
     By onnxruntime's own profile: it names its kernels after the nodes it made them from.
     """
@@ -131,20 +144,20 @@ def node_times(shop: Workshop, model: onnx.ModelProto, names: Sequence[str], lab
         events = json.loads(session.profile_events(shop.feed, RUNS))
     finally:
         session.close()
-    return _by_node(events, names)
+    return _by_node(events, owners)
 
 
-def _by_node(events: Sequence[Mapping[str, object]], names: Sequence[str]) -> dict[str, float]:
-    """Kernel times by the longest of `names` that their name begins with."""
-    ordered, sums = sorted(names, key=len, reverse=True), dict[str, float]()
+def _by_node(events: Sequence[Mapping[str, object]], owners: Mapping[str, str]) -> dict[str, float]:
+    """Each kernel's least time over the runs, by the longest of the names that its own begins with."""
+    ordered, least, sums = sorted(owners, key=len, reverse=True), dict[str, float](), dict[str, float]()
     for event in events:
-        kernel = str(event.get("name", ""))
-        duration = event.get("dur", 0)
-        if event.get("cat") != "Node" or not kernel.endswith("_kernel_time") or not isinstance(duration, int | float):
-            continue
-        owner = next((name for name in ordered if _belongs(kernel, name)), None)
-        if owner is not None:
-            sums[owner] = sums.get(owner, 0.0) + duration / 1000 / RUNS
+        kernel, duration_us = str(event.get("name", "")), event.get("dur", 0)
+        if event.get("cat") == "Node" and kernel.endswith("_kernel_time") and isinstance(duration_us, int | float):
+            least[kernel] = min(duration_us / 1000, least.get(kernel, math.inf))
+    for kernel, taken_ms in least.items():
+        called = next((name for name in ordered if _belongs(kernel, name)), None)
+        if called is not None:
+            sums[owners[called]] = sums.get(owners[called], 0.0) + taken_ms
     return sums
 
 
