@@ -169,10 +169,16 @@ class Connection:
             raise BrokerError(self.endpoint, problem)
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Subscribe with QoS 1 and wait until the broker has answered. Raises BrokerError."""
+        """Subscribe and wait until the broker has answered. Raises BrokerError.
+
+        With QoS 1; with QoS 0 by MQTT 3.1.1. A clean session is promised no more by the one than by the other, and
+        RabbitMQ keeps a QoS 1 subscription on the node where it was made: were that node lost, the same client could
+        not subscribe again at any other until it is back.
+        """
         if not filters:
             return
-        self._client.subscribe([(f, 1) for f in filters])
+        qos = 1 if self._protocol is MQTTProtocolVersion.MQTTv5 else 0
+        self._client.subscribe([(f, qos) for f in filters])
         self._wait_for(lambda: self._suback is not None, SUBACK_S)
         if self._suback is None:
             raise BrokerError(self.endpoint, self.lost or f"did not answer our subscription for {SUBACK_S:.0f} s")
