@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-fleet soak-fleet soak-rollout bench-select bench-repeat bench-build bench-prune bench-console soak picture clean
+.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-fleet soak-fleet soak-rollout soak-arm64 bench-select bench-repeat bench-build bench-prune bench-console soak picture clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -90,6 +90,9 @@ soak-fleet: .venv/.dev ## kills, a cut cable and garbage in full numbers: nothin
 
 soak-rollout: .venv/.dev ## a rollout over four real devices: slowed by 30 % stops, equal reaches all, the operator is killed
 	@EDGEKIT_ROLLOUT=1 $(BIN)/python -m pytest -q -s tests/test_rollout_real.py
+
+soak-arm64: .venv/.dev ## as root: a release for aarch64 installs itself and answers in an emulated arm64 Debian
+	@tests/torture/arm64.sh $(FOLDER)
 
 soak: soak-fleet soak-rollout torture bench-repeat ## the full counts of what CI runs in small; an hour or more
 	@$(BIN)/python tests/bench/soak_serve.py
