@@ -8,7 +8,9 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -21,6 +23,7 @@ from edgekit.catalog import data_folder, load_model
 from edgekit.config import Home, convert_environment
 from edgekit.errors import ArtifactError, RuntimeUnavailable
 from edgekit.fetch import standard_artifact
+from edgekit.manifest import TensorSpec
 from edgekit.runtimes.session import open_session
 
 DIGITS = data_folder("models") / "digits" / "digits.onnx"
@@ -143,6 +146,13 @@ def test_open_axes_take_the_sizes_of_the_data():
     made = at_sizes_of(model, {"image": np.zeros((1, 8, 8, 1))})
     assert [d.dim_value for d in made.graph.input[0].type.tensor_type.shape.dim] == [1, 8, 8, 1]
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_a_litert_file_fixes_every_named_axis_at_the_size_of_the_data():
+    spec = TensorSpec(name="image", dtype="float32", shape=(1, "height", "width", 1))
+    model = msgspec.structs.replace(load_model("digits"), inputs=(spec,))
+    shop = SimpleNamespace(feed={"image": np.zeros((1, 8, 24, 1))}, model=model)
+    assert convert_recipe._fixed(shop) == {"height": 8, "width": 24}
 
 
 def make_all(home):

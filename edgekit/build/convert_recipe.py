@@ -82,6 +82,7 @@ def _artifact(shop: Workshop, key: str, *, name: str) -> Artifact:
         calibrated=name == INT8,
         node_counts=_operators(path),
         tools={**_tools(), "ai-edge-litert": installed_version(RUNTIME) or ""},
+        axes=_fixed(shop),
         notes=_notes(facts) if name == INT8 else (),
     )
     try:
@@ -124,6 +125,17 @@ def at_sizes_of(model: onnx.ModelProto, feed: Mapping[str, Any]) -> onnx.ModelPr
             dimension.dim_value = size
     del made.graph.value_info[:]
     return made
+
+
+def _fixed(shop: Workshop) -> dict[str, int]:
+    """The manifest's axes, which all have one size in a LiteRT file: that of the data."""
+    sizes = {spec.name: shop.feed[spec.name].shape for spec in shop.model.inputs if spec.name in shop.feed}
+    return {
+        axis: sizes[spec.name][i]
+        for spec in shop.model.inputs
+        for i, axis in enumerate(spec.shape)
+        if isinstance(axis, str) and spec.name in sizes
+    }
 
 
 def _operators(path: Path) -> dict[str, int]:

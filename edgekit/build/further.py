@@ -75,6 +75,8 @@ class Made(NamedTuple):
     bound_to: Mapping[str, str] = {}
     node_counts: Mapping[str, int] = {}
     tools: Mapping[str, str] = {}
+    axes: Mapping[str, int] = {}
+    "Axes that it fixes beside those that the user fixed."
     notes: tuple[str, ...] = ()
 
 
@@ -107,7 +109,7 @@ def keep(shop: Workshop, made: Made, key: str) -> Artifact:
         recipe={store.KEY: key, **made.said, "speed": str(speed)},
         tools={**tools(), **made.tools},
         calibration_sha256=shop.calibration_sha256 if made.calibrated else None,
-        axes=dict(shop.options.axes),
+        axes={**made.axes, **shop.options.axes},
         node_counts=made.node_counts,
         sparsity=sparsity,
         accuracy=measured,
