@@ -39,6 +39,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.took_ms: list[float] = []
+        self.flushed_s: list[float] = []
         self.pressed = self.answered = 0.0
         "When the last key arrived, and the last one whose action is done."
         self.acted: list[float] = []
@@ -60,6 +61,7 @@ class Stopwatch:
         done, self._written = self._written, []
         now = time.monotonic()
         self.took_ms += [(now - pressed) * 1e3 for pressed in done]
+        self.flushed_s += [now] * len(done)
 
     def _collecting(self, phase: str, _: object) -> None:
         if phase == "start":
@@ -120,7 +122,11 @@ def child(port: int, report: Path, options: list[str]) -> int:
     WriterThread.__init__ = lambda self, file: made(self, Flushed(file, watch))  # type: ignore[assignment, arg-type, method-assign]
     console_app.Console = Timed  # type: ignore[misc]
     code = console_main.main(["--port", str(port), "--screen", "devices", *options])
-    report.write_text(json.dumps({"took_ms": watch.took_ms, "longest_gc_ms": watch.longest_gc_ms, **watch.seen}))
+    report.write_text(
+        json.dumps(
+            {"took_ms": watch.took_ms, "flushed_s": watch.flushed_s, "longest_gc_ms": watch.longest_gc_ms, **watch.seen}
+        )
+    )
     return code
 
 
@@ -194,7 +200,9 @@ def loaded(folder: Path, port: int, *, warm_s: float, typed_s: float) -> dict[st
     before, began = cpu_s(console.process.pid), time.monotonic()
     pressed, rng = 0, random.Random(1)
     late_ms: list[float] = []
+    pressed_s: list[float] = []
     while time.monotonic() - began < typed_s:
+        pressed_s.append(time.monotonic())
         console.press(keys[pressed % len(keys)])
         pressed += 1
         pause_s, slept = rng.uniform(0.1, 0.3), time.monotonic()
@@ -210,6 +218,10 @@ def loaded(folder: Path, port: int, *, warm_s: float, typed_s: float) -> dict[st
           f"max {max(took):.1f} ms; {console.written_bytes / 1024:.0f} KiB written to the terminal")  # fmt: skip
     print(f"the machine itself: a sleeping process wakes up late by p50 {late[0.5]:.1f} p90 {late[0.9]:.1f} "
           f"p99 {late[0.99]:.1f} ms; longest garbage collection here {report['longest_gc_ms']:.0f} ms")  # fmt: skip
+    if len(took) == pressed:  # the clock is the machine's, and paints keep the order of the keys
+        whole = ranks((b - a) * 1e3 for a, b in zip(pressed_s, report["flushed_s"], strict=True))
+        print(f"from the terminal's side, before the console has read the key: p50 {whole[0.5]:.1f} "
+              f"p90 {whole[0.9]:.1f} p99 {whole[0.99]:.1f} ms")  # fmt: skip
     if len(took) < 662:
         print(f"note: a p99 at 99 % confidence wants 662 samples; here it stands on {len(took)}")
     return {

@@ -14,7 +14,7 @@ from edgekit.fleet import merged_latency
 from edgekit.telemetry.histogram import HistogramBuilder, merge_all, quantile
 from edgekit.telemetry.messages import MAX_BUCKETS, Histogram, Received
 from edgekit_tui.app import PUT_OFF_MOST, Console
-from edgekit_tui.courtesy import HOLD_S, MOST_S, Courtesy
+from edgekit_tui.courtesy import CALM_SWITCH_S, HOLD_S, MOST_S, SWITCH_S, Courtesy
 from edgekit_tui.kept import Kept
 from edgekit_tui.news import Folded
 from edgekit_tui.pool import Pool
@@ -139,9 +139,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s, self.slept = 100.0, 0.0
+        self.switches: list[float] = []
 
     def read(self) -> float:
         return self.now_s
+
+    def switch(self, seconds: float) -> None:
+        self.switches.append(seconds)
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -150,7 +154,7 @@ class Clock:
 
 def test_the_worker_stands_aside_after_a_key_and_not_otherwise() -> None:
     clock = Clock()
-    courtesy = Courtesy(clock.read, clock.sleep)
+    courtesy = Courtesy(clock.read, clock.sleep, clock.switch)
     courtesy.begin()
     courtesy.give()
     assert clock.slept == 0
@@ -163,9 +167,22 @@ def test_the_worker_stands_aside_after_a_key_and_not_otherwise() -> None:
     assert clock.slept == pytest.approx(HOLD_S)
 
 
+def test_the_screen_keeps_the_interpreter_while_the_worker_rests() -> None:
+    clock = Clock()
+    courtesy = Courtesy(clock.read, clock.sleep, clock.switch)
+    courtesy.begin()
+    courtesy.give()
+    assert clock.switches == [SWITCH_S]
+    courtesy.ask()
+    courtesy.give()
+    assert clock.switches == [SWITCH_S, CALM_SWITCH_S, SWITCH_S], "calm while it stands aside"
+    courtesy.rest()
+    assert clock.switches[-1] == CALM_SWITCH_S
+
+
 def test_a_key_held_down_does_not_stop_the_worker_for_good() -> None:
     clock = Clock()
-    courtesy = Courtesy(clock.read, clock.sleep)
+    courtesy = Courtesy(clock.read, clock.sleep, clock.switch)
     for _ in range(3):
         clock.slept = 0.0
         courtesy.begin()
@@ -187,7 +204,7 @@ def test_a_new_view_waits_for_the_paint_of_a_key_but_not_for_ever() -> None:
     fewer = [replace(VIEW, rows=VIEW.rows[:n]) for n in (2, 3)]
 
     async def act(app: Console, pilot: Pilot[None]) -> None:
-        app.courtesy = Courtesy(lambda: 50.0)  # time stands still: the key is never done
+        app.courtesy = Courtesy(lambda: 50.0, switch=lambda _: None)  # time stands still: the key is never done
         await pilot.press("j")
         app.post_message(Folded(fewer[0]))
         await pilot.pause()

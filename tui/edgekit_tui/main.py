@@ -28,8 +28,6 @@ PLACES = ("overview", "devices", "models", "events", "releases", "alerts")
 NOTICES = ("bell", "osc9", "osc777", "none")
 GC_THRESHOLDS = (20_000, 20, 100)
 "A large fleet is a million objects without a cycle among them: looking for one must not stop the screen often."
-SWITCH_S = 0.001
-"A key must not wait five milliseconds for each turn of the folding thread."
 SIZE = re.compile(r"(?P<width>[1-9]\d{0,3})x(?P<height>[1-9]\d{0,3})\Z")
 
 
@@ -215,7 +213,6 @@ def watch(args: argparse.Namespace, app: Console, source: Source, folder: Folder
     )
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    sys.setswitchinterval(SWITCH_S)
     # leaves the terminal as it was; SIGHUP keeps its default: with the terminal gone there is nothing to restore
     signal.signal(signal.SIGTERM, lambda *_: app.ask_to_leave())
     feed.start()

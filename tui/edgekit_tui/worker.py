@@ -46,11 +46,13 @@ class Feed:
         self._source.start()
         try:
             pause_s = PERIOD_S
+            self._courtesy.rest()
             while not self._stopping.wait(pause_s):
                 self._courtesy.begin()
                 began_s = time.thread_time()
                 if (view := self._folder.step(self._clock(), give_way=self._courtesy.give)) is not None:
                     self._post(view)
+                self._courtesy.rest()
                 took_s = time.thread_time() - began_s
                 pause_s = min(max(PERIOD_S - took_s, REST * took_s), LONGEST_PERIOD_S)
         finally:
