@@ -84,7 +84,7 @@ class World:
     def repeat(self) -> int:
         return 0
 
-    def settle(self, _timeout_s: float = 0.0) -> bool:
+    def settle(self) -> bool:
         return True
 
     def drain(self) -> list[Received]:

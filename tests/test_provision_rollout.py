@@ -17,11 +17,15 @@ import pytest
 
 from edgekit.cli.main import main
 from edgekit.config import MqttConfig
+from edgekit.errors import BrokerError
 from edgekit.provision import conductor, crier, keys
 from edgekit.provision.release import Library
 from edgekit.provision.repository import Repository
+from edgekit.telemetry.access import Role, User
 from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
-from edgekit.telemetry.desired import Step
+from edgekit.telemetry.desired import Desired, Step
+from edgekit.telemetry.link import Link, Opening
+from edgekit.telemetry.messages import encode, topic
 from tests.pretended_fleet import SITE, PretendedFleet
 from tests.torture.small import make
 
@@ -274,3 +278,41 @@ def test_a_device_that_was_away_is_told_when_it_is_back(broker, fleet, rollout, 
     with late:
         assert until(lambda: late.running["a"] == "2.0")
     assert SITE in state_of(tmp_path, "2.0")["waves"][0]["devices"][0]
+
+
+def test_by_the_access_rules_operators_claim_and_devices_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(crier, "CONFIRM_S", 1.0)
+    (tmp_path / "secret").write_text("a-password-for-all")
+    users = [
+        User(name=name, role=role, password="a-password-for-all")
+        for name, role in (("ops", Role.OPERATOR), ("watch", Role.READER), (f"{SITE}/cam", Role.DEVICE))
+    ]
+    ours = crier.Claim(id="2.0-1", release="2.0", operator="ops@here")
+    with start_broker(tmp_path / "broker", users=users) as broker:
+
+        def settings(name: str) -> MqttConfig:
+            secret = str(tmp_path / "secret")
+            return MqttConfig(host="127.0.0.1", port=broker.port, username=name, password_file=secret)
+
+        with crier.Crier(settings("ops"), [SITE]) as calling:
+            calling.claim(ours, [SITE], take_over=False, hear=lambda _: None)
+            calling.tell(f"{SITE}/cam", encode(Desired(release="2.0")))
+            assert calling.settle()
+        heard: list[bytes] = []
+        device = Link(
+            settings(f"{SITE}/cam"),
+            client_id="cam/updater",
+            subscriptions=(topic(SITE, "cam", "desired"),),
+            opening=Opening,
+            on_message=lambda message: heard.append(message.payload),
+        )
+        device.start()
+        assert until(lambda: heard == [encode(Desired(release="2.0"))])
+        device.stop()
+        for stranger in ("watch", f"{SITE}/cam"):
+            claim = crier.Claim(id="2.0-1", release="6.6", operator=stranger)
+            with (
+                crier.Crier(settings(stranger), [SITE]) as calling,
+                pytest.raises(BrokerError, match="does not confirm the claim"),
+            ):
+                calling.claim(claim, [SITE], take_over=False, hear=lambda _: None)

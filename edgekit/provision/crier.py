@@ -19,7 +19,7 @@ from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.link import Link, Opening
 from edgekit.telemetry.messages import EVERYONE, ROOT, Received, parse_topic, topic
 
-CONNECT_S, ECHO_S, CLAIM_S = 10.0, 5.0, 1.5
+CONNECT_S, CONFIRM_S, ECHO_S, CLAIM_S = 10.0, 10.0, 5.0, 1.5
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +97,9 @@ class Crier:
                 self._link.send(Outgoing(where, payload, retain=True))
         return len(self._wanted)
 
-    def settle(self, timeout_s: float = CONNECT_S) -> bool:
+    def settle(self) -> bool:
         """Until everything is told; False when the broker does not confirm it in time."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + CONFIRM_S
         while self.repeat() and time.monotonic() < deadline_s:
             self.drain()
             time.sleep(0.02)
