@@ -144,6 +144,29 @@ def test_nodes_leave_int8_by_noise_for_each_millisecond(found, order):
 
 
 @pytest.mark.parametrize(
+    ("faster", "back", "trials"),
+    [
+        ([{"a", "d"}], ["a", "d"], [["d", "a"]]),  # all that lose, at once; y saves time and is not asked
+        ([{"d"}], ["d"], [["d", "a"], ["d"], ["d", "a"]]),
+        ([], [], [["d", "a"], ["d"], ["a"]]),
+    ],
+    ids=["together", "one of them", "none"],
+)
+def test_for_speed_all_go_back_at_once_or_those_that_prove_it(open_shop, monkeypatch, faster, back, trials):
+    with open_shop(search_s=0.0) as shop:
+        quantizer = StaticInt8(shop.graph, shop.samples.feeds, shop.target.types, flexible=True)
+        found = Search(shop, quantizer, "minmax", corrected=False, seconds=60.0)
+        found._costs = {"a": Cost(40, 1.0, 2.0), "d": Cost(40, 1.0, 3.0), "y": Cost(40, 1.0, 0.5)}
+        found._model, found._measured = shop.graph, shop.measure(shop.standard.path)
+        tried = []
+        monkeypatch.setattr(found, "_make", lambda names: tried.append(list(names)) or shop.graph)
+        monkeypatch.setattr(found, "_race", lambda _: [2.0, 1.0 if set(tried[-1]) in faster else 2.0])
+        found._for_speed()
+    assert sorted(found._back) == back
+    assert tried == trials
+
+
+@pytest.mark.parametrize(
     ("cost", "text"),
     [
         (Cost(31.24, 0.5, 0.25), "alone 31.2 dB above its noise at the output, 0.250 ms in INT8, 0.500 in float"),
