@@ -31,6 +31,8 @@ def test_a_short_run_ends_with_figures_and_null_for_what_is_not_measured():
             "--width",
             "384",
             "--tiny",
+            "--peer",
+            "none-here",
         ],
         capture_output=True,
         text=True,
@@ -52,5 +54,6 @@ def test_a_short_run_ends_with_figures_and_null_for_what_is_not_measured():
     assert figures["idle_cores"] < 0.2
     assert any(line.startswith("tiny-100kb") and "JSON" not in line for line in lines)
     missing = [name for name, value in figures.items() if value is None]
-    assert missing
+    assert missing == ["peer_overhead_ms_100kb", "peer_throughput_ratio", "realtime_p99_ratio"]
+    assert any(line.startswith("shared memory: ") and "at 100 kB" in line for line in lines)
     assert lines[-2].startswith("null: ")

@@ -83,7 +83,8 @@ class SharedInput:
         """The tensor lies there already, as a camera's frame would; filling the region is not part of it."""
         return client.ask(self._request)
 
-    def close(self) -> None:
+    def close(self, client: RawClient) -> None:
+        client.ask(http_request("/v2/systemsharedmemory/region/bench/unregister", b""))
         self._map.close()
         self._path.unlink()
 
