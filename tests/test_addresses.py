@@ -64,7 +64,7 @@ def test_an_address_has_a_host_and_a_port(url: str, host: str, port: int) -> Non
     assert (client._connection.host, client._connection.port) == (host, port)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://[::1", "nonsense", "https://127.0.0.1"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://[::1", "nonsense", "ftp://127.0.0.1"])
 def test_infer_says_it_in_one_line_and_exit_2(url: str, tmp_path: Path, capsys: Capture) -> None:
     np.savez(tmp_path / "in.npz", image=np.zeros((1, 8, 8, 1), np.float32))
     assert main(["infer", "digits", "--input", str(tmp_path / "in.npz"), "--url", url]) == 2
