@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from edgekit.errors import ConfigError
 from edgekit.telemetry.messages import Received, State, topic
 from edgekit_tui.feed import Folder, View
-from edgekit_tui.worker import Feed
+from edgekit_tui.worker import Feed, tidy
 from tests.tui import simulated
 from tests.tui.simulated import NOW_S, Feeder, lived
 
@@ -141,3 +143,29 @@ def test_a_quiet_fleet_costs_no_views() -> None:
     folder = Folder(source, endpoint="here:1883")
     views = [folder.step(NOW_S + tick / 10) for tick in range(60)]
     assert sum(view is not None for view in views) == 1
+
+
+def test_tidying_collects_young_cycles_and_spares_what_stays() -> None:
+    class Loop:
+        """Refers to itself."""
+
+        def __init__(self) -> None:
+            self.me = self
+
+    seen = weakref.ref(Loop())
+    kept, before = Loop(), gc.get_freeze_count()
+    try:
+        tidy()
+        assert seen() is None
+        assert gc.get_freeze_count() > before
+        assert kept.me is kept
+    finally:
+        gc.unfreeze()
+
+
+def test_a_small_fleet_is_left_to_the_collector() -> None:
+    source = Feeder()
+    source.messages = [simulated.status("lab", "one", State.ONLINE, NOW_S)]
+    before = gc.get_freeze_count()
+    post_until(lambda view: bool(view.rows), source)
+    assert gc.get_freeze_count() == before
