@@ -19,8 +19,8 @@ LARGE, TIDY_S = 1_000, 10.0
 
 
 def tidy() -> None:
-    """Collect what is young, and leave out of all later walks what has stayed."""
-    gc.collect(1)
+    """Collect what is youngest, and leave out of all later walks what has stayed."""
+    gc.collect(0)
     gc.freeze()
 
 
