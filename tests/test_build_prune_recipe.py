@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import numpy as np
 import onnx
@@ -96,6 +98,14 @@ def test_pictures_also_teach_by_their_mirror_images(shape, axis):
     found = prune_recipe.with_mirrors([{"x": value}])
     assert len(found) == (1 if axis is None else 2)
     assert axis is None or (found[1]["x"] == np.flip(value, axis)).all()
+
+
+@pytest.mark.parametrize(("count", "fitted", "held"), [(128, 120, 8), (24, 16, 8), (23, 23, 23)])
+def test_which_layers_hurt_is_asked_of_samples_held_out(count, fitted, held):
+    shop = SimpleNamespace(samples=SimpleNamespace(pruning=tuple(range(count))))
+    first, second = prune_recipe._parts(shop)
+    assert (len(first), len(second)) == (fitted, held)
+    assert count < 24 or not set(first) & set(second)
 
 
 def test_no_runtime_here_is_offered_it(built):

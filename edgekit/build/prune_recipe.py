@@ -32,8 +32,8 @@ from edgekit.runtimes.ahead import SPARSE_PROVIDER, why_not_here
 NAME = "flash-int8-2of4"
 BOUND_TO: Mapping[str, str] = {"runtime": "onnxruntime", "provider": SPARSE_PROVIDER}
 Quantize = Callable[[onnx.ModelProto], onnx.ModelProto]
-FEW_FEEDS = 8
-"""To tell which layers hurt: an order is wanted, not a value."""
+HELD_OUT = 8
+"""Samples that tell which layers hurt and are not fitted to: on those that are, every layer looks harmless."""
 
 
 class _Trial(NamedTuple):
@@ -60,9 +60,15 @@ def solved(shop: Workshop) -> dict[str, prune.Solution]:
     check_feeds(shop)
     shop.advance(0.0, "pruning: what each layer can do without")
     try:
-        return prune.alone(shop.spelled_out, with_mirrors(shop.samples.pruning), shop.advance)
+        return prune.alone(shop.spelled_out, with_mirrors(_parts(shop)[0]), shop.advance)
     except ArtifactError as e:
         raise Refusal(e.problem) from e
+
+
+def _parts(shop: Workshop) -> tuple[Sequence[Feed], Sequence[Feed]]:
+    """The samples to fit to and those held out; when there are few, all are both."""
+    feeds = shop.samples.pruning
+    return (feeds[:-HELD_OUT], feeds[-HELD_OUT:]) if len(feeds) >= 3 * HELD_OUT else (feeds, feeds)
 
 
 def with_mirrors(feeds: Sequence[Feed]) -> list[Feed]:
@@ -84,7 +90,7 @@ def _artifact(shop: Workshop, key: str, solutions: Mapping[str, prune.Solution] 
     model = shop.spelled_out
     eligible = prune.eligible_layers(model)
     quantize = quantizer(shop, model)
-    order = _harmless_first(model, solutions, shop.samples.feeds[:FEW_FEEDS])
+    order = _harmless_first(model, solutions, _parts(shop)[1])
     count = _most_layers(shop, quantize, model, solutions, order)
     chosen = frozenset(order[:count])
     pruned = prune.with_solutions(model, solutions, chosen)
@@ -94,7 +100,7 @@ def _artifact(shop: Workshop, key: str, solutions: Mapping[str, prune.Solution] 
     own_ms, twin_ms = _side_by_side(shop, path, twin)
     said = {
         **shop.graph_recipe,
-        "pruned": f"2:4 by second order over {len(shop.samples.pruning)} samples, no labels; {count} of {len(eligible)}"
+        "pruned": f"2:4 by second order over {len(_parts(shop)[0])} samples, no labels; {count} of {len(eligible)}"
         " layers that a sparse kernel takes, those that hurt least first, as many as the accuracy floor lets be",
         "left over": f"outputs of pruned layers differ by {max(solutions[name].error for name in chosen):.1%} at most",
         "quantised": "static, Q/DQ on inputs and weights of what multiplies, int8 × int8, symmetric, per channel",
