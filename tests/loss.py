@@ -33,14 +33,14 @@ class Field:
     """A device and a collector, each behind a network of its own, and a reader beside the broker."""
 
     def __init__(self, folder: Path, *ports: int, users: Sequence[User] = (), keepalive_s: int = KEEPALIVE_S) -> None:
-        """Of several brokers the device finds the first, the collector the second and so on, while they are there."""
+        """Of several brokers everyone finds the first that is there."""
         self._ends = contextlib.ExitStack()
         self.folder, self.stored = folder, set[Window]()
         self.bound_s = PROMISED_RATIO * keepalive_s + 1.0
         "What is promised, and a second for a machine on which other tests run. The promise itself: `test_link_down`."
         self._keepalive_s = keepalive_s
         self._users = {user.name: user.password for user in users}
-        self.device_net, self.collector_net, self.reader_net = (Proxy(*ports[i:], *ports[:i]) for i in range(3))
+        self.device_net, self.collector_net, self.reader_net = (Proxy(*ports) for _ in range(3))
         for proxy in (self.device_net, self.collector_net, self.reader_net):
             self._ends.callback(proxy.close)
         self.fleet = Fleet()
@@ -109,8 +109,10 @@ class Field:
     def assert_nothing_lost(self, *, timeout_s: float = 30.0) -> None:
         """Everything the device stored is in the collector once; then the device goes in order."""
         assert until(lambda: len(self.stored) > 10)
+
         def online():
             return self.reporter.state.connected and self.presence() is Presence.ONLINE
+
         assert until(online, timeout_s), self.states()
         self.reporter._window_s = 3600.0  # the window that is open now is the last
         assert until(lambda: self.reporter._outbox.depth == 0, timeout_s), self.reporter._outbox.state()
