@@ -205,6 +205,17 @@ def test_an_operators_rollback_takes_effect_while_the_guard_runs(root, library):
         assert until(root, "1.0").active == "a"
 
 
+def test_what_a_killed_guard_said_to_run_is_not_believed(root: Path, library: Library):
+    with Guarded(root) as guarded:
+        guarded.wait("a", "good")
+    (root / "running").write_text("b")
+    with Guarded(root) as guarded:
+        now = until(root, "1.0")
+    assert (now.running, now.active) == ("a", "a")
+    (root / "running").write_text("b")
+    assert slots.status(root).running is None  # nobody holds the lock
+
+
 def test_with_nothing_to_run_it_says_what_to_do(tmp_path: Path):
     slots.prepare(tmp_path / "device")
     empty = Guarded(tmp_path / "device")

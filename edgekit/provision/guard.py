@@ -265,6 +265,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
         stops: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda signum, _: stops.append(signum))
+        (root / "running").write_text("", encoding="ascii")  # a guard that was killed left its last word there
         return guard(root, environ, stops)
 
 
