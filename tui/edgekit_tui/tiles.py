@@ -167,9 +167,8 @@ def crumbs(path: Route, view: View | None, width: int, glyphs: Glyphs, now_s: fl
         if room >= min(cell_len(below), 12):
             deeper: Line = ((draw.fit(below, room, glyphs), "accent"),) if below else ()
             return right_align((*tabs, *deeper), right, width)
-        line = right_align(
-            (*tabs, (draw.fit(below, max(0, width - draw.width_of(tabs)), glyphs), "accent")), then, width
-        )
+        spare = min(cell_len(below), max(0, width - draw.width_of(tabs) - draw.width_of(then) - 1))
+        line = right_align((*tabs, (draw.fit(below, spare, glyphs), "accent")), then, width)
     return line
 
 
