@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from edgekit.cli.numbers import above_zero, parse_axes
+from edgekit.cli.numbers import above_zero, parse_axes, within
 
 if TYPE_CHECKING:
     from edgekit.bench.run import Plan
@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
     above_zero(seconds=args.seconds, samples=args.samples, memory_mb=args.memory_mb)
     above_zero(qps=args.qps, latency_ms=args.latency_ms, soak=args.soak)
+    within(0, 1, agreement=args.agreement)
     if args.compare:
         from edgekit.cli.bench_compare import run_compare
 
