@@ -149,8 +149,8 @@ def test_a_model_that_is_not_onnx_is_a_truthful_no_that_names_what_lies_ready(
         (["digits", "--axis", "side=3"], 2, "digits has no dynamic axes"),
         (["digits", "--labels", "absent.npy"], 2, "--labels goes with --calibration"),
         (["digits", "--calibration", "absent.npz"], 2, "absent.npz"),
-        (["digits", "--calibration", "TEXT"], 3, "not an .npz of plain arrays"),
-        (["digits", "--calibration", "OTHER"], 3, "holds picture; the model's inputs are image"),
+        (["digits", "--calibration", "TEXT"], 2, "not an .npz of plain arrays"),
+        (["digits", "--calibration", "OTHER"], 2, "holds picture; the model's inputs are image"),
         (["digits", "--calibration", "SAMPLES", "--labels", "absent.npy"], 2, "absent.npy: no such file"),
         (
             [BARE, "--calibration", "SAMPLES", "--labels", "FEWER"],
