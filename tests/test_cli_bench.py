@@ -65,9 +65,10 @@ def test_a_wide_table_has_every_figure_in_its_column() -> None:
     for heading in ("runs in", "p50 ms", "p90", "p99", "vs standard", "cold ms", "peak MiB", "MiB", "kept"):
         assert heading in lines[1]
     assert lines[2].split() == [
-        "flash", "onnxruntime", "1t", "5.00", "±0.0%", "5.05", "5.05", "2.00x", "faster", "125", "80", "1.00", "98.8%",
+        "flash", "onnxruntime", "1t", "5.00", "±0.0%", "5.05", "5.05", "2.00x", "faster", "125", "–", "80",
+        "1.00", "98.8%",
     ]  # fmt: skip
-    assert lines[3].split()[-6:] == ["10.1", "baseline", "125", "80", "4.00", "100.0%"]
+    assert lines[3].split()[-7:] == ["10.1", "baseline", "125", "–", "80", "4.00", "100.0%"]
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -84,7 +85,8 @@ def test_a_narrow_table_keeps_what_decides_and_its_lines_whole(width: int) -> No
 def test_what_is_not_known_is_a_dash_or_a_question_mark_never_a_zero() -> None:
     bare = row("standard", count=60, start=None, peak_memory_bytes=None, accuracy_ratio=None)
     cells = drawn([bare], 120)[2].split()
-    assert cells[-7:] == ["–", "–", "baseline", "–", "–", "4.00", "?"]  # p90, p99, vs, cold, peak, size, kept
+    # p90, p99, vs, cold, after a pause, peak, size, kept
+    assert cells[-8:] == ["–", "–", "baseline", "–", "–", "–", "4.00", "?"]
 
 
 def test_the_title_says_where_it_was_measured() -> None:
