@@ -89,7 +89,7 @@ def compare(name: str, folder: Path, options: argparse.Namespace) -> dict[str, f
                 row_of(f"{record.name} (floor {FLOOR:.0%})", artifact.path, record.accuracy and record.accuracy.ratio)
             )
         times = race([row.path for row in rows], shop.feed, [shop.opened_as(row.path) for row in rows], budget_s=6.0)
-    show(rows, times)
+        show(rows, times)
     last = rows[-1] if artifact is not None else None
     return {
         "metric_kept_all_layers": max(
