@@ -10,6 +10,7 @@ import msgspec
 
 from edgekit.collect.ledger import Page
 from edgekit.collect.rollup import Place, Rollup
+from edgekit.errors import ConfigError
 
 _NUMBERS = msgspec.json.Decoder(set[int])
 _ROLLUP = msgspec.msgpack.Decoder(Rollup)
@@ -84,6 +85,14 @@ def open_history(where: Path | str, *, sites: Sequence[str] = (), password_file:
     from edgekit.collect.store import Store
 
     return Store(Path(where))
+
+
+def read_secret(path: Path) -> str:
+    """A password kept in a file. Raises ConfigError."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as e:
+        raise ConfigError(path, None, f"cannot be read: {e.strerror}") from e
 
 
 def page_of(row: Sequence[object]) -> Page:

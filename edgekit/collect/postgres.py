@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from edgekit.collect.history import Window, as_stored, numbers, page_of, rollup_of
+from edgekit.collect.history import Window, as_stored, numbers, page_of, read_secret, rollup_of
 from edgekit.collect.ledger import Page
 from edgekit.collect.rollup import LEVELS_S, Place, Rollup, at_level, merge
 from edgekit.errors import ConfigError, UnreachableError
@@ -59,7 +59,7 @@ class Postgres:
         """Raises ConfigError (not ours, a site that another collector has), UnreachableError (no such server)."""
         self.errors: tuple[type[Exception], ...] = (psycopg.Error, UnreachableError)
         self.path = _without_secret(address)
-        secret = _password(password_file) if password_file else None
+        secret = read_secret(password_file) if password_file else None
         try:
             self._db = psycopg.connect(
                 address, password=secret, connect_timeout=10, application_name="edgekit collect",
@@ -293,10 +293,3 @@ def _without_secret(address: str) -> str:
     if parts.password is not None or "password=" in parts.query:
         raise ConfigError("--data", None, "passwords come by file: --data-password-file, or ~/.pgpass")
     return address
-
-
-def _password(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as e:
-        raise ConfigError(path, None, f"cannot be read: {e.strerror}") from e
