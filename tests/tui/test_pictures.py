@@ -34,7 +34,7 @@ def stored(name: str, size: tuple[int, int]) -> Path:
 
 
 async def text_at(app: Console, pilot: Pilot[None], size: tuple[int, int]) -> str:
-    """The screen at a size, without the footer, which belongs to Textual."""
+    """The screen at a size, without the line of keys, which has tests of its own."""
     await pilot.resize_terminal(*size)
     await pilot.pause()
     app.draw()

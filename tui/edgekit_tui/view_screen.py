@@ -12,12 +12,12 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 
 from edgekit_tui import tiles
 from edgekit_tui.draw import Glyphs
 from edgekit_tui.feed import View
 from edgekit_tui.ink import INK_CLASSES, Panel
+from edgekit_tui.key_line import KeyLine
 from edgekit_tui.places import OVERVIEW, Place, Route
 
 ROOMY = (104, 20)
@@ -93,7 +93,7 @@ class ViewScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield Panel(id="crumbs")
         yield from self.body()
-        yield Footer()
+        yield KeyLine(self.glyphs)
 
     def body(self) -> Iterable[Widget]:
         """What stands between the breadcrumbs and the footer."""
