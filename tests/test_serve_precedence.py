@@ -155,14 +155,14 @@ def open_paused(path: Path, precedence: Precedence, stuck_s: float) -> RemoteSes
 
 def test_an_inference_that_is_paused_longer_than_a_stuck_one_may_take_is_not_stuck(loop_model):
     precedence = Precedence()
-    session = open_paused(loop_model, precedence, stuck_s=0.3)
+    session = open_paused(loop_model, precedence, stuck_s=1.0)
     answers: list[np.ndarray] = []
     precedence.enter()
     try:
         asking = threading.Thread(target=lambda: answers.append(session.run(turns(20_000))["y"]))
         asking.start()
         assert wait_for(lambda: state(session.pid) == "T")
-        assert wait_for(lambda: session.paused_s > 0.6), "twice as long"
+        assert wait_for(lambda: session.paused_s > 1.3), "longer than it may take"
         assert session.generation == 1
         precedence.leave()
         asking.join(20)
