@@ -104,6 +104,16 @@ ALONE = (
 """Modules that judge times, loads or idle moments: two tests at once would be each other's noise."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What the marks would take away again is not even read: collecting all of it costs as much as many a test."""
+    wanted = str(config.getoption("markexpr"))
+    if not collection_path.name.startswith("test_"):
+        return None
+    is_alone = collection_path.stem in ALONE
+    is_other = is_alone if wanted.startswith("not alone") else not is_alone and wanted == "alone"
+    return True if is_other else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what must run alone; `make test` runs the rest three at a time, since most tests wait."""
     for item in items:

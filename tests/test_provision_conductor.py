@@ -162,7 +162,9 @@ def test_what_is_about_to_be_told_is_written_down_first():
 def lives() -> Iterator[int]:
     """Every act of a whole rollout, one after the other."""
     world = World()
-    world.conduct()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conductor, "TURN_S", 0.0)
+        world.conduct()
     yield from range(len(world.acts))
 
 
