@@ -81,7 +81,8 @@ def test_what_was_compiled_ahead_answers_the_same_with_any_number_of_threads(bou
     _, artifact = bound
     feed = {"x": RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)}
     before = open_session(artifact.path, settings()).run(feed)
-    assert compiled(bound).path is not None or "not worth" in compiled(bound).text
+    told = compiled(bound)  # a model this small may go either way
+    assert (told.path is None) == ("not worth" in told.text)
     _keep(artifact)
     for threads in (1, 2):
         session = open_session(artifact.path, settings(threads=threads))

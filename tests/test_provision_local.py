@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from edgekit.cli.main import main
 from edgekit.errors import ReleaseError, SlotError
-from edgekit.provision import local, unit
+from edgekit.provision import local, slots, unit
 from edgekit.provision.release import Library, Target, seal
 from edgekit.provision.settings import Settings, read_settings
 from tests.torture.small import Guarded, make
@@ -69,6 +70,10 @@ def test_a_bad_first_release_is_told_as_such_and_a_good_one_mends_it(tmp_path, l
 def test_a_running_guard_is_used_and_not_a_second_one(tmp_path, library):
     local.carry_out(wish(tmp_path, library), silent)
     with Guarded(tmp_path / "device") as guarded:
+        until_s = time.monotonic() + 30
+        while slots.running_slot(tmp_path / "device") is None:  # it takes its lock before it starts anything
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
         outcome = local.carry_out(wish(tmp_path, library, "2.0"), silent)
         assert outcome is not None
         assert outcome.running_release == "2.0"
