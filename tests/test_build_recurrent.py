@@ -12,6 +12,7 @@ from edgekit.artifact import sha256_of
 from edgekit.build import ort, recurrent, store
 from edgekit.build.edit import Graph
 from edgekit.build.grids import Types
+from edgekit.build.quantize import dynamic_int8
 from edgekit.build.recipes import STATIC
 from edgekit.build.samples import Options
 from edgekit.build.workshop import Refusal, Workshop
@@ -58,7 +59,7 @@ def test_layers_worth_it_have_large_constant_weights(model, found):
 
 def test_an_lstm_in_int8_is_a_quarter_the_size_and_nearly_the_same():
     model = network()
-    made = recurrent.dynamic_lstm(model, Types())
+    made = dynamic_int8(model, Types(), ops=recurrent.RECURRENT_OPS)
     assert [node.op_type for node in made.graph.node if "LSTM" in node.op_type] == ["DynamicQuantizeLSTM"]
     assert len(made.SerializeToString()) < 0.3 * len(model.SerializeToString())
     feed = {"x": RNG.normal(size=(STEPS, 1, 20)).astype(np.float32)}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from edgekit.artifact import Accuracy, Artifact, ArtifactRecord, LayerSparsity, sha256_of
 from edgekit.build import accuracy, store
 from edgekit.build.race import race
-from edgekit.build.workshop import NOT_SLOWER, Refusal, Speed, Workshop, tools
+from edgekit.build.workshop import NOT_SLOWER, Speed, Workshop, tools
 from edgekit.errors import ArtifactError
 from edgekit.files import write_atomic
 from edgekit.runtimes.session import SessionSettings
@@ -42,19 +43,12 @@ def make_all(shop: Workshop, recipes: tuple[Recipe, ...], refused: dict[str, str
         if key is None:
             refused[name] = why or ""
             continue
-        if reason := store.refusal(folder, key):
-            refused[name] = reason
-            continue
-        artifact = store.find(folder, key)
+        artifact, reason, was_tried = store.once(folder, key, partial(recipe.make, shop, key))
+        is_new |= was_tried
         if artifact is None:
-            is_new = True
-            try:
-                artifact = recipe.make(shop, key)
-            except Refusal as e:
-                refused[name] = str(e)
-                store.refuse(folder, key, str(e))
-                continue
-        found.append(artifact)
+            refused[name] = reason
+        else:
+            found.append(artifact)
     return found, is_new
 
 

@@ -122,8 +122,11 @@ def matmul_share(model: onnx.ModelProto) -> float:
     return sizes["matmul"] / total if total else 0.0
 
 
-def dynamic_int8(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
-    """INT8 weights in matrix products and embedding tables, activations at run time. Needs no calibration."""
+def dynamic_int8(model: onnx.ModelProto, types: Types, ops: Sequence[str] = DYNAMIC_OPS) -> onnx.ModelProto:
+    """INT8 weights in `ops` and in embedding tables, activations at run time.
+
+    Needs no calibration. Raises ArtifactError.
+    """
     from onnxruntime.quantization import QuantType, quantize_dynamic  # deferred: 0.3 s
 
     with tempfile.TemporaryDirectory(prefix="edgekit-build-") as folder:
@@ -134,14 +137,14 @@ def dynamic_int8(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
             quantize_dynamic(
                 source,
                 result,
-                op_types_to_quantize=list(DYNAMIC_OPS),
+                op_types_to_quantize=list(ops),
                 per_channel=types.per_channel,
                 reduce_range=types.weight_bits < 8,
                 weight_type=QuantType.QInt8,
             )
         except FAILURES as e:
             text = " ".join(str(e).split())[:200]
-            raise ArtifactError(model.graph.name or "model", f"dynamic INT8 fails on it: {text}") from e
+            raise ArtifactError(model.graph.name or "model", f"dynamic INT8 of {', '.join(ops)} fails: {text}") from e
         finally:
             logging.root.disabled = disabled
         made = onnx.load(str(result))

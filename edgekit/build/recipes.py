@@ -98,19 +98,13 @@ def _make_all(shop: Workshop, standard: Artifact) -> Report:
     for (recipe, precision, draw), start, end in zip(_RECIPES, (0.0, *ends), ends, strict=False):
         shop.step(recipe, start, end)
         key, folder = shop.key(recipe), shop.folder(recipe)
-        if reason := store.refusal(folder, key):
-            refused[shop.name(recipe)] = reason
-            continue
-        artifact = store.find(folder, key)
+        make = partial(_finished, shop, recipe, precision, draw, key)
+        artifact, why, is_new = store.once(folder, key, make)
+        is_cached &= not is_new
         if artifact is None:
-            is_cached = False
-            try:
-                artifact = shop.finish(recipe, precision, draw(shop), key)
-            except Refusal as e:
-                refused[shop.name(recipe)] = str(e)
-                store.refuse(folder, key, str(e))
-                continue
-        made.append(artifact)
+            refused[shop.name(recipe)] = why
+        else:
+            made.append(artifact)
     artifacts = [_with_accuracy(standard, made), *made]
     shop.step("saving optimised forms", 0.9, 0.95)
     saved, is_new = _save_optimized(shop, artifacts, refused)
@@ -134,20 +128,18 @@ def _save_optimized(shop: Workshop, artifacts: list[Artifact], refused: dict[str
             store.forget(folder)  # of a build before, when there was reason to make it
             continue
         key = ahead.key(shop, twin)
-        if reason := store.refusal(folder, key):
-            refused[name] = reason
-            continue
-        artifact = store.find(folder, key)
+        artifact, why, was_tried = store.once(folder, key, partial(ahead.save_optimized, shop, twin))
+        is_new |= was_tried
         if artifact is None:
-            is_new = True
-            try:
-                artifact = ahead.save_optimized(shop, twin)
-            except Refusal as e:
-                refused[name] = str(e)
-                store.refuse(folder, key, str(e))
-                continue
-        found.append(artifact)
+            refused[name] = why
+        else:
+            found.append(artifact)
     return found, is_new
+
+
+def _finished(shop: Workshop, recipe: str, precision: str, draw: Callable[[Workshop], Draft], key: str) -> Artifact:
+    """Raises Refusal."""
+    return shop.finish(recipe, precision, draw(shop), key)
 
 
 def _optimized(shop: Workshop) -> Draft:

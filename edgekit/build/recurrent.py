@@ -5,19 +5,15 @@ Their weights are most of a small speech model. Only onnxruntime has such a kern
 
 from __future__ import annotations
 
-import logging
-import tempfile
-from pathlib import Path
-
 import onnx
 
 from edgekit.build import store
 from edgekit.build.edit import Graph
-from edgekit.build.grids import Types
+from edgekit.build.quantize import dynamic_int8
 from edgekit.build.workshop import RUNTIME, Draft, Refusal, Workshop
 from edgekit.errors import ArtifactError
-from edgekit.runtimes.onnx import FAILURES
 
+RECURRENT_OPS = ("LSTM",)
 LEAST_VALUES = 16 * 1024
 """Weights of a layer below which a file does not get noticeably smaller."""
 
@@ -31,7 +27,7 @@ def on_top_of(static: str, shop: Workshop) -> Draft:
     if built is None:
         raise Refusal(f"there is no {static} to build on")
     try:
-        made = dynamic_lstm(onnx.load(str(built.path)), shop.target.types)
+        made = dynamic_int8(onnx.load(str(built.path)), shop.target.types, ops=RECURRENT_OPS)
     except ArtifactError as e:
         raise Refusal(e.problem) from e
     recipe = {name: text for name, text in built.record.recipe.items() if name not in (store.KEY, "speed")}
@@ -48,28 +44,3 @@ def recurrent_layers(graph: Graph) -> list[str]:
         if weights and all(w is not None and w.size >= LEAST_VALUES for w in weights):
             found.append(next(name for name in node.output if name))
     return found
-
-
-def dynamic_lstm(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
-    """`model` with its LSTMs as onnxruntime's DynamicQuantizeLSTM. Raises ArtifactError."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic  # deferred: 0.3 s
-
-    with tempfile.TemporaryDirectory(prefix="edgekit-build-") as folder:
-        source, result = Path(folder) / "static.onnx", Path(folder) / "lstm.onnx"
-        onnx.save(model, str(source))
-        disabled, logging.root.disabled = logging.root.disabled, True  # it advises on steps already taken here
-        try:
-            quantize_dynamic(
-                source,
-                result,
-                op_types_to_quantize=["LSTM"],
-                per_channel=types.per_channel,
-                reduce_range=types.weight_bits < 8,
-                weight_type=QuantType.QInt8,
-            )
-        except FAILURES as e:
-            text = " ".join(str(e).split())[:200]
-            raise ArtifactError(model.graph.name or "model", f"dynamic INT8 fails on its LSTM: {text}") from e
-        finally:
-            logging.root.disabled = disabled
-        return onnx.load(str(result))

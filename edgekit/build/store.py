@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
@@ -60,6 +60,26 @@ def save(folder: Path, record: ArtifactRecord) -> Artifact:
     except OSError as e:
         raise ArtifactError(folder / RECORD_NAME, f"cannot be written: {e.strerror or e}") from e
     return Artifact(record=record, path=folder / record.file)
+
+
+class Refusal(Exception):
+    """This artifact is not worth making or cannot be made from this model; others may be."""
+
+
+def once(folder: Path, key: str, make: Callable[[], Artifact]) -> tuple[Artifact | None, str, bool]:
+    """What was made or refused from the things of `key` before, else what `make` makes of them now.
+
+    (the artifact or None, why there is none, whether it was tried now). A Refusal is remembered.
+    """
+    if reason := refusal(folder, key):
+        return None, reason, False
+    if (known := find(folder, key)) is not None:
+        return known, "", False
+    try:
+        return make(), "", True
+    except Refusal as e:
+        refuse(folder, key, str(e))
+        return None, str(e), True
 
 
 def refuse(folder: Path, key: str, reason: str) -> None:

@@ -46,8 +46,8 @@ def _dequantize_after(graph: Graph, output: str, stored: str, grid: list[str]) -
 
 
 def _looks_up_rows(graph: Graph, output: str, name: str, table: np.ndarray) -> bool:
-    node = graph.producer[output]
-    if node.op_type != "Gather" or node.input[0] != name or attribute(node, "axis", 0) != 0:
+    node = graph.producer.get(output)  # None: an optional output that is left out, such as an LSTM's first
+    if node is None or node.op_type != "Gather" or node.input[0] != name or attribute(node, "axis", 0) != 0:
         return False
     is_table = table.ndim == 2 and table.dtype == np.float32 and table.size >= LEAST_VALUES
     return is_table and _rank(graph, node.input[1]) is not None

@@ -20,6 +20,7 @@ from edgekit.build.calibrate import fingerprint
 from edgekit.build.quantize import Target, target_of
 from edgekit.build.race import race
 from edgekit.build.samples import Options, Samples, data_key, gather, settings_for, with_options
+from edgekit.build.store import Refusal as Refusal
 from edgekit.config import Home
 from edgekit.device.cpu import Cpu, read_cpu, usable_cores
 from edgekit.device.memory import available_bytes
@@ -37,10 +38,6 @@ NOT_SLOWER = 1.02
 """The noise of a short race."""
 RULES = "8"
 """Raised when a recipe makes something else from the same things, so that what was built before is built again."""
-
-
-class Refusal(Exception):
-    """This artifact is not worth making or cannot be made from this model; others may be."""
 
 
 class Speed(NamedTuple):
