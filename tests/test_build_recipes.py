@@ -95,7 +95,7 @@ def test_a_second_build_makes_nothing_and_is_instant(built):
     home, first, _ = built
     start = time.perf_counter()
     second = report(load_model("digits"), home=home)
-    assert time.perf_counter() - start < 0.5
+    assert time.perf_counter() - start < 5
     assert second.is_cached
     assert not first.is_cached
     assert second.artifacts == first.artifacts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -162,6 +163,15 @@ def test_systemd_hears_ready_and_status_but_no_stopping_while_slots_are_switched
     assert heard.count("READY=1") >= 3
     assert heard.count("STOPPING=1") == 1
     assert heard[-1] == "STOPPING=1"
+
+
+def test_whoever_asks_which_slot_runs_does_not_keep_a_guard_from_starting(root: Path):
+    with (root / "guard.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        threading.Timer(0.6, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        with Guarded(root) as guarded:
+            guarded.wait("a", "good")
+            assert slots.running_slot(root) == "a"
 
 
 def test_a_second_guard_of_the_same_folder_refuses(root: Path):

@@ -175,7 +175,7 @@ def test_an_interrupt_ends_those_that_run_and_starts_no_more(tmp_path):
         "real = subprocess.Popen\n"
         "subprocess.Popen = lambda words, **how: real([sys.executable, '-c', 'import time; time.sleep(60)'], **how)\n"
         "entries = [i.Entry(target=f'd{n}') for n in range(3)]\n"
-        "def say(target, text): print(target, text, flush=True)\n"
+        "def say(target, text): print(f'{target} {text}\\n', end='', flush=True)\n"
         "many = i.Many(pathlib.Path(sys.argv[1]), parallel=2, max_failures=3, say=say)\n"
         "print('on', flush=True)\n"
         "try: many.run([(e, [e.target]) for e in entries])\n"

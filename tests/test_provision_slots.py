@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from edgekit.errors import EdgekitError, ReleaseError, SlotError
-from edgekit.provision import guard, program, slots, stage, state
+from edgekit.provision import guard, program, slots, stage, state, update
 from edgekit.provision.release import Library, ReleaseFile, Stored, seal
 from tests.torture.small import make
 
@@ -198,13 +200,35 @@ def test_a_denied_release_is_offered_again_after_its_time(root: Path, library: L
 
 def test_a_release_for_a_newer_guard_is_refused(root: Path, library: Library):
     made = make(library, "2.0").release
-    with pytest.raises(SlotError, match="needs guard version 99, this device has 1"):
+    with pytest.raises(SlotError, match="needs guard version 99, this device has 2"):
         stage.install(root, seal(msgspec.structs.replace(made, name="3.0", guard_version=99)), no_fetch)
 
 
 def test_two_updates_at_once_are_refused(root: Path, library: Library):
     with slots.updating(root), pytest.raises(SlotError, match="another update"):
         install(root, library)
+
+
+def test_what_runs_is_told_once_the_guard_has_begun_the_other_slot(root: Path, library: Library):
+    install(root, library)
+    state.change(root, lambda t: state.mark_bad(t, "b", "slow", 1.0))
+    assert guard.settle(root) == "a"
+    with (root / "guard.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (root / "running").write_text("")
+        begins = threading.Timer(0.5, lambda: (root / "running").write_text("a"))
+        begins.start()
+        outcome = update.await_verdict(root, "b")
+        begins.join()
+    assert (outcome.slot.state, outcome.running_release) == (slots.SlotState.BAD, "1.0")
+
+
+def test_where_nothing_is_left_to_run_the_verdict_is_told_at_once(root: Path, library: Library, monkeypatch):
+    install(root, library)
+    for slot in "ab":
+        state.change(root, lambda t, slot=slot: state.mark_bad(t, slot, "slow", 1.0))
+    monkeypatch.setattr(update.time, "sleep", lambda _: pytest.fail("it waits for what cannot come"))
+    assert update.await_verdict(root, "b").running_release is None
 
 
 def test_rollback_goes_to_the_other_good_slot_and_refuses_what_it_left(root: Path, library: Library):
@@ -247,11 +271,11 @@ def test_a_folder_without_slots_says_how_to_make_them(tmp_path: Path):
 def test_an_older_guard_is_replaced_and_a_newer_one_kept(root: Path, monkeypatch):
     monkeypatch.setattr(guard, "VERSION", 0)
     program.install_guard(root)
-    assert program.guard_version(root) == 1
+    assert program.guard_version(root) == 2
     (root / slots.GUARD).write_bytes(b"damaged")
     monkeypatch.undo()
     program.install_guard(root)
-    assert program.guard_version(root) == 1
+    assert program.guard_version(root) == 2
 
 
 def test_a_guard_that_does_not_start_never_replaces_one_that_does(root: Path, monkeypatch):

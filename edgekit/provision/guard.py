@@ -41,9 +41,10 @@ from edgekit.provision.state import (
     write_durably,
 )
 
-VERSION = 1
-"""Of the contract with releases: `launch.json` and the state. A release says which version it needs at least."""
+VERSION = 2
+"""Raised with every change, so that devices are given it. A release says which version it needs at least."""
 POLL_S = 0.1
+_TURNS = 20
 CONFIG_FAULT = 78
 """sysexits.h EX_CONFIG: there is nothing to run."""
 
@@ -257,9 +258,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
         return 2
     root = Path(argv[0]).resolve()
     with open(str(root / "guard.lock"), "a", encoding="ascii") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _take(lock):
             say(f"another guard runs {root}")
             return 1
         stops: list[int] = []
@@ -267,6 +266,16 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
             signal.signal(number, lambda signum, _: stops.append(signum))
         (root / "running").write_text("", encoding="ascii")  # a guard that was killed left its last word there
         return guard(root, environ, stops)
+
+
+def _take(lock: IO[str]) -> bool:
+    """Hold the lock for as long as we run. Whoever asks which slot runs shares it for a moment: that is waited for."""
+    for _ in range(_TURNS):
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(POLL_S)
+    return False
 
 
 def say(text: str) -> None:

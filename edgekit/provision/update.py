@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 HOLD = "hold"
 """While this file exists in ROOT/shared, the application wants no update; its first line says why."""
 UNGUARDED_S = 30.0
+_RESTARTED_S = 15.0
+"""The guard begins the other slot at once; its service, where the guard itself was ended, after a few seconds."""
 _POLL_S = 0.2
 
 
@@ -154,6 +156,19 @@ def await_verdict(root: Path, slot: str, *, received_bytes: int = 0, timeout_s: 
     return Outcome(
         release=entry.release or "",
         slot=entry,
-        running_release=slots.status(root).running_release,
+        running_release=_settled(root).running_release,
         received_bytes=received_bytes,
     )
+
+
+def _settled(root: Path) -> slots.Status:
+    """After a verdict the guard still has to start the other slot: what runs is told once it does, if there is one."""
+    end_s = time.monotonic() + _RESTARTED_S
+    while True:
+        now = slots.status(root)
+        has_good = any(slot.state is slots.SlotState.GOOD for slot in now.slots)
+        if now.running is not None and now.running == now.active:
+            return now
+        if not has_good or time.monotonic() > end_s:
+            return now
+        time.sleep(_POLL_S)
