@@ -280,7 +280,7 @@ def test_an_older_guard_is_replaced_and_a_newer_one_kept(root: Path, monkeypatch
 
 def test_a_guard_that_does_not_start_never_replaces_one_that_does(root: Path, monkeypatch):
     before = (root / slots.GUARD).read_bytes()
-    monkeypatch.setattr(guard, "VERSION", 2)
+    monkeypatch.setattr(guard, "VERSION", guard.VERSION + 1)
     made = program.guard_program
     monkeypatch.setattr(program, "guard_program", lambda: made().replace(b"__main__.py", b"__mean__.py"))
     with pytest.raises(SlotError, match="the guard does not start here"):
