@@ -19,6 +19,7 @@ from edgekit.config import Home
 from edgekit.fetch import all_artifacts, standard_artifact
 from edgekit.runtimes.ahead import why_not_here
 from edgekit.runtimes.session import SessionSettings, open_session
+from tests.exact import WEIGHT_BITS
 
 RNG = np.random.default_rng(7)
 
@@ -55,7 +56,7 @@ def quantized(model, feeds):
     names = plain.multiplied(Graph(model))
     ranges = Calibration(model, plain.inputs_of(Graph(model), names), feeds).ranges()
     made = onnx.ModelProto.FromString(model.SerializeToString())
-    plain.quantize_plainly(Graph(made), names, ranges)
+    plain.quantize_plainly(Graph(made), names, ranges, weight_bits=WEIGHT_BITS)
     onnx.checker.check_model(made)
     return made
 

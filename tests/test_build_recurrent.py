@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 from edgekit.artifact import sha256_of
 from edgekit.build import ort, recurrent, store
 from edgekit.build.edit import Graph
-from edgekit.build.grids import Types
 from edgekit.build.quantize import dynamic_int8
 from edgekit.build.recipes import STATIC
 from edgekit.build.samples import Options
@@ -19,6 +18,7 @@ from edgekit.build.workshop import Refusal, Workshop
 from edgekit.catalog import load_model
 from edgekit.config import Home
 from edgekit.fetch import standard_artifact
+from tests.exact import exact
 
 RNG = np.random.default_rng(5)
 INPUTS, HIDDEN, STEPS = 40, 128, 6
@@ -59,7 +59,7 @@ def test_layers_worth_it_have_large_constant_weights(model, found):
 
 def test_an_lstm_in_int8_is_a_quarter_the_size_and_nearly_the_same():
     model = network()
-    made = dynamic_int8(model, Types(), ops=recurrent.RECURRENT_OPS)
+    made = dynamic_int8(model, exact(), ops=recurrent.RECURRENT_OPS)
     assert [node.op_type for node in made.graph.node if "LSTM" in node.op_type] == ["DynamicQuantizeLSTM"]
     assert len(made.SerializeToString()) < 0.3 * len(model.SerializeToString())
     feed = {"x": RNG.normal(size=(STEPS, 1, 20)).astype(np.float32)}

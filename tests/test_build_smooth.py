@@ -11,12 +11,12 @@ from onnx import TensorProto, helper, numpy_helper
 from edgekit.artifact import Accuracy
 from edgekit.build import Options, further, smooth
 from edgekit.build.edit import Graph
-from edgekit.build.grids import Types
 from edgekit.build.quantize import StaticInt8
 from edgekit.build.workshop import Workshop
 from edgekit.catalog import load_model
 from edgekit.config import Home
 from edgekit.fetch import standard_artifact
+from tests.exact import exact
 
 RNG = np.random.default_rng(31)
 TOKENS, WIDTH = 6, 16
@@ -89,8 +89,8 @@ def test_the_division_goes_into_the_norm_where_nothing_else_reads_it(residual, d
 def test_outlying_channels_no_longer_spoil_the_grid():
     model, data = block(), feeds()
     made, _ = smooth.smoothed(model, data)
-    plain = StaticInt8(model, data, Types()).make()
-    better = StaticInt8(made, data, Types()).make()
+    plain = StaticInt8(model, data, exact()).make()
+    better = StaticInt8(made, data, exact()).make()
     assert noise(model, better, data) < 0.2 * noise(model, plain, data)
 
 

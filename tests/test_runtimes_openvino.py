@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgekit.device.probe import probe
 from edgekit.errors import ArtifactError, InputError, RuntimeUnavailable
 from edgekit.runtimes.session import SessionSettings, open_session
 
@@ -32,8 +33,12 @@ def test_it_agrees_with_onnxruntime():
 
 def test_a_float_model_is_computed_in_float_unless_asked_otherwise():
     assert "float32" in str(_open()._model.get_property("INFERENCE_PRECISION_HINT"))
-    lower = _open(session_options={"INFERENCE_PRECISION_HINT": "bf16"})
-    assert "bfloat16" in str(lower._model.get_property("INFERENCE_PRECISION_HINT"))
+    if {"avx512_bf16", "amx_bf16"} & set(probe().cpu.features or ()):
+        lower = _open(session_options={"INFERENCE_PRECISION_HINT": "bf16"})
+        assert "bfloat16" in str(lower._model.get_property("INFERENCE_PRECISION_HINT"))
+    else:
+        with pytest.raises(RuntimeUnavailable, match=r"HINT bf16 was asked for, but here it computes in f32"):
+            _open(session_options={"INFERENCE_PRECISION_HINT": "bf16"})
 
 
 def test_threads_are_what_the_settings_say():

@@ -23,7 +23,6 @@ from edgekit.build.tables import quantize_tables
 from edgekit.build.workshop import NOT_SLOWER, Draft, Refusal, Workshop
 from edgekit.runtimes.available import installed_version
 
-LIMIT = 127
 RUNTIME = "openvino"
 
 
@@ -47,10 +46,11 @@ def for_openvino(shop: Workshop, *, must_pay: bool = True) -> Draft:
     if not names:
         raise Refusal("nothing in it multiplies by float weights")
     calibration = Calibration(graph.model, inputs_of(graph, names), shop.samples.feeds)
+    bits = shop.target.types.weight_bits
     best: _Trial | None = None
     for method in (shop.options.method,) if shop.options.method else METHODS:
         made = onnx.ModelProto.FromString(graph.model.SerializeToString())
-        quantize_plainly(Graph(made), names, calibration.ranges(method, shop.advance))
+        quantize_plainly(Graph(made), names, calibration.ranges(method, shop.advance), weight_bits=bits)
         quantize_tables(made)
         trial = _Trial(method, made, shop.measure(shop.on_disk(made, "plain"), RUNTIME))
         if trial.accuracy is None or accuracy.why_unfit(trial.accuracy, shop.model.accuracy_floor) is None:
@@ -61,7 +61,7 @@ def for_openvino(shop: Workshop, *, must_pay: bool = True) -> Draft:
     assert best is not None
     recipe = {
         "graph": "batch norm, scales and shifts folded; gates left as OpenVINO recognises them",
-        "quantised": "static, Q/DQ on inputs and weights of what multiplies, uint8 × int8, per channel",
+        "quantised": f"static, Q/DQ on inputs and weights of what multiplies, uint8 × {bits}-bit int8, per channel",
         "ranges": f"{best.method} over {len(shop.samples.feeds)} samples",
     }
     speed = shop.time(shop.on_disk(best.model, "plain"), RUNTIME)
@@ -89,14 +89,17 @@ def inputs_of(graph: Graph, names: list[str]) -> list[str]:
     return list(dict.fromkeys(graph.producer[name].input[0] for name in names))
 
 
-def quantize_plainly(graph: Graph, names: list[str], ranges: Mapping[str, Range]) -> None:
-    """Integers for the nodes of `names`, in place: int8 weights per channel, uint8 inputs over their range."""
+def quantize_plainly(graph: Graph, names: list[str], ranges: Mapping[str, Range], *, weight_bits: int = 8) -> None:
+    """Integers for the nodes of `names`, in place: int8 weights per channel, uint8 inputs over their range.
+
+    `weight_bits`: 7 where the CPU sums pairs of products in 16 bits, which OpenVINO does not guard against either.
+    """
     added: list[onnx.NodeProto] = []
     read_as = {name: _reading(graph, name, ranges[name], added) for name in inputs_of(graph, names)}
     for name in names:
         node = graph.producer[name]
         node.input[0] = read_as[node.input[0]]
-        node.input[1] = _weights(graph, node, added)
+        node.input[1] = _weights(graph, node, added, 2 ** (weight_bits - 1) - 1)
     graph.replace_nodes([], added)
     graph.drop_unread_constants()
 
@@ -115,13 +118,13 @@ def _reading(graph: Graph, name: str, span: Range, added: list[onnx.NodeProto]) 
     return reading
 
 
-def _weights(graph: Graph, node: onnx.NodeProto, added: list[onnx.NodeProto]) -> str:
+def _weights(graph: Graph, node: onnx.NodeProto, added: list[onnx.NodeProto], limit: int) -> str:
     weight, axis = graph.constant(node.input[1]), output_axis(node)
     assert weight is not None
     others = tuple(i for i in range(weight.ndim) if i != axis)
-    scales = np.maximum(np.abs(weight).max(axis=others) / LIMIT, 1e-10).astype(np.float32)
+    scales = np.maximum(np.abs(weight).max(axis=others) / limit, 1e-10).astype(np.float32)
     spread = scales.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
-    integers = np.clip(np.rint(weight / spread), -LIMIT, LIMIT).astype(np.int8)
+    integers = np.clip(np.rint(weight / spread), -limit, limit).astype(np.int8)
     stored = graph.add_constant(f"{node.input[1]}.q", integers)
     scale = graph.add_constant(f"{stored}.scale", scales)
     zero = graph.add_constant(f"{stored}.zero", np.zeros(len(scales), np.int8))

@@ -29,6 +29,7 @@ except ImportError as e:
 
 logger = logging.getLogger(__name__)
 
+_PRECISION = "INFERENCE_PRECISION_HINT"
 _UNCONVERTED = re.compile(r"Conversion is failed for: (.*)")
 _NOT_WORK = frozenset({"Const", "Constant", "Input", "Output", "Parameter", "Result"})
 
@@ -47,6 +48,7 @@ class OpenVinoSession:
         header = read_header(path)
         self.inputs: tuple[TensorSpec, ...] = bind(path, header.inputs, settings.axes)
         self._model: Any = _compile(core, path, self.inputs, settings)
+        _check_precision(self._model, settings.session_options.get(_PRECISION))
         self._request: Any = self._model.create_infer_request()
         # a port may carry the names of tensors that were fused into it; the file's own name is the one to answer to
         names = [spec.name for spec in header.outputs]
@@ -113,13 +115,20 @@ def _check_device(core: Any, device: str) -> None:
         raise RuntimeUnavailable("openvino", f"device {device} is not there; it finds {', '.join(devices) or 'none'}")
 
 
+def _check_precision(model: Any, asked: object) -> None:
+    """A hint that the hardware cannot follow is dropped without a word: half the precision asked for must be real."""
+    used = model.get_property(_PRECISION).to_string()
+    if asked is not None and str(asked) != used:
+        raise RuntimeUnavailable("openvino", f"{_PRECISION} {asked} was asked for, but here it computes in {used}")
+
+
 def compile_options(settings: SessionSettings) -> dict[str, object]:
     """What OpenVINO is told beside the model and the device."""
     options: dict[str, object] = {
         "INFERENCE_NUM_THREADS": settings.threads,
         "PERFORMANCE_HINT": "LATENCY",
         # else a CPU with bf16 computes a float32 model in bf16, and the artifact is not what its record says
-        "INFERENCE_PRECISION_HINT": "f32",
+        _PRECISION: "f32",
         **settings.session_options,
     }
     if settings.delegate not in (None, "CPU"):
