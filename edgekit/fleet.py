@@ -42,8 +42,7 @@ class Presence(str, Enum):
     "Said so itself, or its Will did."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPoint:
+class WindowPoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One window of one device, all its models merged, for plots."""
 
     at_s: float
@@ -58,7 +57,7 @@ class WindowPoint:
     temperature_c: float | None
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class Device(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One device as the fleet knows it. A Struct, which is replaced far faster than a dataclass."""
 
     site: str

@@ -136,16 +136,11 @@ def _with_window(heard: Heard, window: Metrics) -> Heard:
     track, arrival = arrive(heard.track, window.epoch, window.seq)
     if arrival is Arrival.DUPLICATE:
         return heard
-    if heard.newer_windows >= HISTORY_WINDOWS // 2:
-        heard = replace(heard, older=heard.newer, older_ms=heard.newer_ms, newer={}, newer_ms=0, newer_windows=0)
     newer = dict(heard.newer)
     for lane in window.lanes:
         key = Lane(lane.model, lane.lane, lane.artifact)
         newer[key] = with_window(newer.get(key, NOTHING), lane)
-    return replace(
-        heard,
-        track=track,
-        newer=newer,
-        newer_ms=heard.newer_ms + window.window_ms,
-        newer_windows=heard.newer_windows + 1,
-    )
+    newer_ms, newer_windows = heard.newer_ms + window.window_ms, heard.newer_windows + 1
+    if newer_windows >= HISTORY_WINDOWS // 2:  # where `fleet.fold` begins a new half
+        return Heard(track=track, older=newer, older_ms=newer_ms)
+    return replace(heard, track=track, newer=newer, newer_ms=newer_ms, newer_windows=newer_windows)

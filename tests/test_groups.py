@@ -166,7 +166,7 @@ def test_figures_reach_back_as_far_as_the_devices_own_and_no_further() -> None:
         requests = state.of(device).of_model("digits").requests
         assert device.latency is not None
         assert min(seq + 1, half) <= requests <= HISTORY_WINDOWS
-        assert abs(device.latency.count - requests) <= half
+        assert requests == device.latency.count
     assert state.of(device).seconds == pytest.approx(requests * 10.0)
 
 

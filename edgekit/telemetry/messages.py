@@ -211,7 +211,7 @@ class Summary(Payload, frozen=True, kw_only=True):
     temperature_c: Number | None = None
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True):
+class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One MQTT message as received, undecoded."""
 
     topic: str
@@ -221,7 +221,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     "Unix time at the receiver."
 
 
-class Topic(msgspec.Struct, frozen=True):
+class Topic(msgspec.Struct, frozen=True, gc=False):
     """A parsed topic: `edgekit/v1/<site>/<device>/<leaf>`."""
 
     site: str

@@ -22,7 +22,7 @@ class Arrival(Enum):
     DUPLICATE = "duplicate"
 
 
-class Epoch(msgspec.Struct, frozen=True):
+class Epoch(msgspec.Struct, frozen=True, gc=False):
     """One epoch of one device."""
 
     epoch: int
@@ -34,7 +34,7 @@ class Epoch(msgspec.Struct, frozen=True):
     "Seen although before `first_seq`."
 
 
-class Track(msgspec.Struct, frozen=True):
+class Track(msgspec.Struct, frozen=True, gc=False):
     """The windows of one device."""
 
     epochs: tuple[Epoch, ...] = ()

@@ -1,7 +1,8 @@
 """bench-fleet: many simulated devices, a broker and a collector on this machine; then the collector's ceiling.
 
 Prints a table and, as its last line, JSON: devices, windows, lost, duplicated, p99_ms, collector_cores, collector_mib,
-ceiling_windows_s. Lost and duplicated are counted window by window, by device, epoch and sequence number.
+ceiling_windows_s, record_us (a sample into a histogram), record_two_locked_us (a request into the daemon's recorder,
+two samples and a lock). Lost and duplicated are counted window by window, by device, epoch and sequence number.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edgekit.collect.store import Store
 from edgekit.telemetry.broker import Broker, start_broker
+from edgekit.telemetry.histogram import HistogramBuilder
+from edgekit.telemetry.recorder import Recorder
 
 EDGEKIT = (sys.executable, "-m", "edgekit.cli.main")
 
@@ -79,6 +85,24 @@ def compare(data: Path, made: Path) -> tuple[int, int, int]:
     return len(wanted), len(wanted - stored.keys()), sum(stored.values()) - len(stored)
 
 
+def record_us() -> tuple[float, float]:
+    """Microseconds a sample, batches sorted in included: into a histogram, and through the daemon's recorder."""
+    samples = np.random.default_rng(0).gamma(2.0, 3.0, 100_000).tolist()
+
+    def histogram() -> None:
+        record = HistogramBuilder().record
+        for value in samples:
+            record(value)
+
+    def recorder() -> None:
+        observe = Recorder().observe
+        for value in samples:
+            observe(model="m", lane="realtime", artifact="a", infer_ms=value, queue_ms=0.1)
+
+    histogram_s, recorder_s = (min(timeit.repeat(work, number=1, repeat=5)) for work in (histogram, recorder))
+    return histogram_s / len(samples) * 1e6, recorder_s / len(samples) * 1e6
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=10_000)
@@ -102,6 +126,7 @@ def main() -> int:
         time.sleep(3.0)  # for what is on its way
         took = collecting.stop()
         ceiling = took["windows"] / flooded["seconds"]
+    histogram_us, recorder_us = record_us()
     line = {
         "devices": result["devices"],
         "windows": windows,
@@ -111,6 +136,8 @@ def main() -> int:
         "collector_cores": round(cores, 3),
         "collector_mib": round(mib, 1),
         "ceiling_windows_s": round(ceiling),
+        "record_us": round(histogram_us, 2),
+        "record_two_locked_us": round(recorder_us, 2),
     }
     print(f"{result['connections']} connections, {result['waiting']} messages not acknowledged at the end")
     print(f"of {flooded['windows']} offered at {args.flood_rate:.0f}/s the collector took {took['windows']}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from tests.tui.changed import replace
 
 import msgspec
 from textual.pilot import Pilot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from tests.tui.changed import replace
 from pathlib import Path
 
 import pytest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from tests.tui.changed import replace
 
 import msgspec
 import pytest

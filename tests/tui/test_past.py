@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from tests.tui.changed import replace
 from itertools import pairwise
 from pathlib import Path
 

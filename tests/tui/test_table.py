@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from tests.tui.changed import replace
 from typing import ClassVar
 
 from rich.style import Style

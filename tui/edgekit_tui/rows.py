@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from edgekit.fleet import Device, Fleet, Presence, WindowPoint
 from edgekit.telemetry.histogram import quantile
@@ -14,8 +15,7 @@ RowKey = tuple[str, str, str]
 LIVE = (Presence.ONLINE, Presence.LATE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One model on one device. None: the device has not told, or has no such sensor."""
 
     site: str
@@ -70,8 +70,7 @@ class Row:
         return self.memory_used_bytes / self.memory_total_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A device with what was made of it."""
 
     device: Device

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from edgekit.fleet import HISTORY_WINDOWS, WindowPoint
 from edgekit.telemetry.histogram import merge_all, quantile
 from edgekit.telemetry.messages import Histogram, LaneMetrics, Metrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The kept windows of one model on one device."""
 
     window: tuple[int, int]
