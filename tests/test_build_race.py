@@ -52,6 +52,24 @@ def test_they_run_in_turns_and_are_closed(clock):
     assert clock[-2:] == ["close a", "close b"]
 
 
+@pytest.mark.parametrize(
+    ("latencies_s", "rounds"),
+    [((0.001, 0.002), module.CLEAR_RUNS), ((0.001, 0.0012), module.MOST_RUNS), ((0.001, 0.004, 0.0041), 60)],
+    ids=["clear", "close", "two of three close"],
+)
+def test_a_race_is_over_once_it_is_clear(clock, latencies_s, rounds):
+    module.race(["a", "b", "c"][: len(latencies_s)], {}, latencies_s, budget_s=60.0)
+    assert clock.count("a") == rounds + module.WARM_UP
+
+
+def test_a_lead_that_changes_hands_is_not_clear():
+    fast, slow = [1.0] * module.CLEAR_RUNS, [2.0] * module.CLEAR_RUNS
+    assert module.is_clear([fast, slow])
+    assert not module.is_clear([fast[1:], slow[1:]])
+    assert not module.is_clear([fast, [*slow[1:], 0.5]])
+    assert not module.is_clear([fast])
+
+
 def test_a_race_ends_by_runs_when_they_are_short_and_by_time_when_they_are_long(clock):
     module.race(["a"], {}, (1e-6,), budget_s=60.0)
     assert clock.count("a") == module.WARM_UP + module.MOST_RUNS

@@ -23,8 +23,7 @@ NEEDED: dict[str, list[str]] = {
 """What a verb cannot do without."""
 
 
-def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every verb and step with its parser."""
+def _parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     for verb, _ in VERBS:
         top = build_parser(verb)
         (verbs,) = [a for a in top._actions if isinstance(a, argparse._SubParsersAction)]
@@ -36,10 +35,14 @@ def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
             yield from ((f"{verb} {name}", found) for name, found in step.choices.items())
 
 
+PARSERS = tuple(_parsers())
+"""Every verb and step with its parser."""
+
+
 def numbers() -> list[tuple[str, str]]:
     return [
         (verb, action.option_strings[0])
-        for verb, parser in parsers()
+        for verb, parser in PARSERS
         for action in parser._actions
         if action.type is float and action.option_strings
     ]
@@ -82,7 +85,7 @@ def test_a_word_where_a_number_belongs_is_said_by_the_parser(verb: str, flag: st
     assert f"argument {flag}: invalid float value: 'soon'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("verb", "parser"), list(parsers()), ids=[verb for verb, _ in parsers()])
+@pytest.mark.parametrize(("verb", "parser"), PARSERS, ids=[verb for verb, _ in PARSERS])
 def test_no_option_has_two_names_or_hides_its_help(verb: str, parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if not action.option_strings or action.option_strings == ["-h", "--help"]:
@@ -92,7 +95,7 @@ def test_no_option_has_two_names_or_hides_its_help(verb: str, parser: argparse.A
         assert "_" not in action.option_strings[0]
 
 
-@pytest.mark.parametrize(("verb", "parser"), list(parsers()), ids=[verb for verb, _ in parsers()])
+@pytest.mark.parametrize(("verb", "parser"), PARSERS, ids=[verb for verb, _ in PARSERS])
 def test_a_default_that_is_told_is_the_true_one(verb: str, parser: argparse.ArgumentParser) -> None:
     import re
 

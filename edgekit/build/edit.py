@@ -119,12 +119,20 @@ class Graph:
 def names_read(node: onnx.NodeProto) -> list[str]:
     """Every tensor that `node` reads, those that its subgraphs (If, Loop) capture included."""
     names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        for inner in [attribute.g, *attribute.graphs]:
-            for child in inner.node:
-                names += names_read(child)
-            names += [value.name for value in inner.output]
+    for inner in _inside(node):
+        for child in inner.node:
+            names += names_read(child)
+        names += [value.name for value in inner.output]
     return names
+
+
+def _inside(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The subgraphs of a node. By type: to ask every attribute for its graph costs more than all else here."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
 
 
 def topological(nodes: Sequence[onnx.NodeProto], given: set[str]) -> Iterator[onnx.NodeProto]:
@@ -149,14 +157,13 @@ def rename_reads(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     for position, name in enumerate(node.input):
         if name in names:
             node.input[position] = names[name]
-    for attribute in node.attribute:
-        for inner in [attribute.g, *attribute.graphs]:
-            own = {name for child in inner.node for name in child.output} | {value.name for value in inner.input}
-            captured = {old: new for old, new in names.items() if old not in own}
-            for child in inner.node:
-                rename_reads(child, captured)
-            for value in inner.output:
-                value.name = captured.get(value.name, value.name)
+    for inner in _inside(node):
+        own = {name for child in inner.node for name in child.output} | {value.name for value in inner.input}
+        captured = {old: new for old, new in names.items() if old not in own}
+        for child in inner.node:
+            rename_reads(child, captured)
+        for value in inner.output:
+            value.name = captured.get(value.name, value.name)
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
