@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.tui.changed import replace
-
 import msgspec
 from textual.pilot import Pilot
 
@@ -13,6 +11,7 @@ from edgekit_tui.actions import ANSWER_S, AT_ONCE, Dispatch, Order, order, why_n
 from edgekit_tui.app import Console
 from edgekit_tui.fleet_screen import FleetScreen
 from edgekit_tui.news import Folded
+from tests.tui.changed import replace
 from tests.tui.simulated import DEAD, NOW_S, drive, lived, lived_view, text_of
 from tests.tui.test_navigation import run
 

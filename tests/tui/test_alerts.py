@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from tests.tui.changed import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from edgekit_tui.device_screen import DeviceScreen
 from edgekit_tui.main import NOTICES
 from edgekit_tui.news import Folded
 from edgekit_tui.notices import WAYS, sequence
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, drive, lived, lived_view, text_of
 
 VIEW = lived_view()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from tests.tui.changed import replace
 
 import msgspec
 import pytest
@@ -12,6 +11,7 @@ from edgekit.fleet import Device
 from edgekit.telemetry.messages import LaneMetrics, OutboxState
 from edgekit_tui import detail, tiles
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs, Lines, width_of
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, lived_view
 
 VIEW = lived_view()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from tests.tui.changed import replace
 
 import msgspec
 import pytest
@@ -22,6 +21,7 @@ from edgekit_tui.places import Place, Route
 from edgekit_tui.releases import Ship
 from edgekit_tui.totals import cells_of
 from edgekit_tui.view_screen import ViewScreen
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, drive, lived_view, screen_lines, text_of
 from tests.tui.test_navigation import run
 from tests.tui.test_pictures import ROUTES as STORED

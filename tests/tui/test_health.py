@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.tui.changed import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +15,7 @@ from edgekit_tui.draw import ASCII, UNICODE, Glyphs, width_of
 from edgekit_tui.health import Blame, offender_lines, versions
 from edgekit_tui.rows import Row, percentile
 from edgekit_tui.totals import cells_of
+from tests.tui.changed import replace
 from tests.tui.simulated import DEAD, NOW_S, SILENT, STANDARD, THROTTLED, lived_view
 
 VIEW = lived_view()

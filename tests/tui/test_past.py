@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from tests.tui.changed import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from edgekit_tui.news import Folded
 from edgekit_tui.past import DEVICE_VIEWS, KEEP_S, Past, Timeline
 from edgekit_tui.replay import Replay
 from tests.tui import simulated
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, drive, lived_view, text_of
 from tests.tui.test_navigation import run
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.tui.changed import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,6 +19,7 @@ from edgekit_tui.pool import Pool
 from edgekit_tui.rows import LIVE, Row
 from edgekit_tui.totals import Summary, cells_of
 from tests.tui import simulated
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, drive, lived, lived_view, text_of
 
 VIEW = lived_view()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from tests.tui.changed import replace
 
 import msgspec
 import pytest
@@ -18,6 +17,7 @@ from edgekit_tui.draw import ASCII, UNICODE, Glyphs, width_of
 from edgekit_tui.news import Folded
 from edgekit_tui.releases import MOST, STEPS, Ship, by_device, by_group, heard
 from edgekit_tui.releases_screen import ReleasesScreen
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, SHIPPED, drive, lived, lived_view, text_of
 from tests.tui.test_navigation import run
 

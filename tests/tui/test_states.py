@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tests.tui.changed import replace
-
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from edgekit.fleet import Fleet
 from edgekit_tui.app import Console
 from edgekit_tui.news import Folded
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
 
 VIEW = lived_view()

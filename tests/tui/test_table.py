@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from tests.tui.changed import replace
 from typing import ClassVar
 
 from rich.style import Style
@@ -15,6 +14,7 @@ from edgekit_tui.app import Console
 from edgekit_tui.draw import ASCII, UNICODE, Lines
 from edgekit_tui.ink import INK_CLASSES, INKS, Inked, Panel, clip, right_align
 from edgekit_tui.news import Folded
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, drive, lived_view, table_of, text_of
 
 VIEW = lived_view()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.tui.changed import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from edgekit_tui.draw import ASCII, SUPPORTED_P99, UNICODE, Glyphs, Line, Lines,
 from edgekit_tui.health import DROPS, FAILING, FULL, HOT, OFFLINE, OTHER, SLOW, STALE, Blame, weight
 from edgekit_tui.help_screen import KEYS, help_lines
 from edgekit_tui.totals import Cell, cells_of
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, lived_view
 
 VIEW = lived_view()

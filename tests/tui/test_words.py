@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.tui.changed import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from edgekit_tui.app import Console
 from edgekit_tui.command import PLACES, WORDS, parse_command, parse_send, suggestions
 from edgekit_tui.command_screen import CommandScreen
 from edgekit_tui.past import KEEP_S
+from tests.tui.changed import replace
 from tests.tui.simulated import drive, lived_view, text_of
 
 VIEW = lived_view()

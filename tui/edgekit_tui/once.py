@@ -134,7 +134,9 @@ def export(rows: Sequence[Row], view: View, path: Path) -> None:
         _write(path, msgspec.json.format(msgspec.json.encode({"now_s": view.now_s, "rows": values}), indent=2).decode())
     elif path.suffix == ".csv":
         text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=[name for name in Row.__struct_fields__ if name not in ("latency", "history")])
+        writer = csv.DictWriter(
+            text, fieldnames=[name for name in Row.__struct_fields__ if name not in ("latency", "history")]
+        )
         writer.writeheader()
         writer.writerows(values)
         _write(path, text.getvalue())
