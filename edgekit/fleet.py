@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 from msgspec.structs import replace
 
+from edgekit.points import WindowPoint, window_point
 from edgekit.telemetry import histogram
 from edgekit.telemetry import messages as wire
 from edgekit.telemetry.messages import Birth, Event, Histogram, Metrics, Received, Reply, State, Status
@@ -40,21 +41,6 @@ class Presence(str, Enum):
     "Silent for several windows."
     OFFLINE = "offline"
     "Said so itself, or its Will did."
-
-
-class WindowPoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One window of one device, all its models merged, for plots."""
-
-    at_s: float
-    "Receiver's clock; for a historical window the device's, which was synced."
-    requests: int
-    errors: int
-    p50_ms: float | None
-    p99_ms: float | None
-    sample_count: int
-    qps: float
-    memory_available_bytes: int | None
-    temperature_c: float | None
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -122,11 +108,24 @@ class Fleet:
     "Messages that are not ours or did not decode; they change nothing else."
 
 
-def fold(fleet: Fleet, messages: Iterable[Received], *, now_s: float, keep_history: bool = True) -> Fleet:
-    """The fleet after `messages`, and after time has passed until `now_s`. `keep_history`: points and latency too."""
+def fold(
+    fleet: Fleet,
+    messages: Iterable[Received],
+    *,
+    now_s: float,
+    keep_history: bool = True,
+    give_way: Callable[[], object] = lambda: None,
+) -> Fleet:
+    """The fleet after `messages`, and after time has passed until `now_s`.
+
+    Args:
+        keep_history: points and latency too.
+        give_way: called again and again, for a thread that must not keep the interpreter from a screen.
+    """
     devices, events, malformed = dict(fleet.devices), list(fleet.events), fleet.malformed
     touched: set[tuple[str, str]] = set()
     for message in messages:
+        give_way()
         topic = wire.parse_topic(message.topic)
         if topic is None or not _NAME.fullmatch(topic.site) or not _NAME.fullmatch(topic.device):
             malformed += 1
@@ -152,6 +151,7 @@ def fold(fleet: Fleet, messages: Iterable[Received], *, now_s: float, keep_histo
             events.append(FleetEvent(site=key[0], device=key[1], received_s=message.received_s, event=said))
     kept = max(LEAST_POINTS, KEPT_POINTS // max(1, len(devices)))
     for key in touched & devices.keys():
+        give_way()
         d = devices[key]
         devices[key] = replace(d, latency=_merge(d.older, d.newer), gaps=d.track.gaps, history=d.history[-kept:])
     for key, device in devices.items():
@@ -245,31 +245,16 @@ def _with_samples(device: Device, window: Metrics, message: Received, late: bool
     history, at_s = device.history[-HISTORY_WINDOWS + 1 :], window.t_unix_ms / 1000
     if not late:
         half += 1
-        history = (*history, _point(window, latency, message.received_s))
+        history = (*history, window_point(window, window.lanes, latency, at_s=message.received_s))
     elif window.clock_synced and at_s <= message.received_s:
-        points = sorted((*device.history, _point(window, latency, at_s)), key=lambda p: p.at_s)
+        late_point = window_point(window, window.lanes, latency, at_s=at_s)
+        points = sorted((*device.history, late_point), key=lambda p: p.at_s)
         history = tuple(points[-HISTORY_WINDOWS:])
     else:
         history = device.history
     if half >= HISTORY_WINDOWS // 2:
         newer, older, half = None, newer, 0
     return replace(device, history=history, older=older, newer=newer, newer_windows=half)
-
-
-def _point(window: Metrics, latency: Histogram | None, at_s: float) -> WindowPoint:
-    requests = sum(lane.requests for lane in window.lanes)
-    has_samples = latency is not None and latency.count > 0
-    return WindowPoint(
-        at_s=at_s,
-        requests=requests,
-        errors=sum(lane.errors for lane in window.lanes),
-        p50_ms=histogram.quantile(latency, 0.50) if latency and has_samples else None,
-        p99_ms=histogram.quantile(latency, 0.99) if latency and has_samples else None,
-        sample_count=latency.count if latency else 0,
-        qps=requests * 1000 / window.window_ms,
-        memory_available_bytes=window.system.memory_available_bytes,
-        temperature_c=window.system.temperature_c,
-    )
 
 
 def _presence(device: Device, now_s: float) -> Presence:

@@ -222,6 +222,14 @@ def loaded(folder: Path, port: int, *, warm_s: float, typed_s: float) -> dict[st
         whole = ranks((b - a) * 1e3 for a, b in zip(pressed_s, report["flushed_s"], strict=True))
         print(f"from the terminal's side, before the console has read the key: p50 {whole[0.5]:.1f} "
               f"p90 {whole[0.9]:.1f} p99 {whole[0.99]:.1f} ms")  # fmt: skip
+        by_key: dict[str, list[float]] = {}
+        for i, took_ms in enumerate(took):
+            by_key.setdefault(keys[i % len(keys)], []).append(took_ms)
+        slowest = sorted(by_key.items(), key=lambda pair: -ranks(pair[1])[0.9])[:5]
+        print(
+            "slowest keys, p50 and p90: "
+            + ", ".join(f"{k!r} {ranks(v)[0.5]:.0f} {ranks(v)[0.9]:.0f}" for k, v in slowest)
+        )
     if len(took) < 662:
         print(f"note: a p99 at 99 % confidence wants 662 samples; here it stands on {len(took)}")
     return {

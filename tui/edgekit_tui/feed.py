@@ -121,13 +121,11 @@ class Folder:
             self._order = sorted(self._book)
         rows = tuple(row for key in self._order for row in self._book[key].rows)
         give_way()
-        totals = self._summary.totals(self._fleet, rows)
-        give_way()
+        totals = self._summary.totals(self._fleet, rows, give_way)
         self._extend_trend(totals, now_s, fresh=bool(messages))
         # the silence of a broken link is not that of the devices, nor is the moment after it
         if (link.connected and now_s - link.since_s > SETTLE_S) or self._view is None:
-            give_way()
-            self._alerts = self.alarm.step(rows, self._fleet, now_s)
+            self._alerts = self.alarm.step(_politely(rows, give_way), self._fleet, now_s)
         self._view = View(
             fleet=self._fleet, rows=rows, totals=totals, trend=self._trend, link=link, now_s=now_s,
             replies=self._replies, alerts=self._alerts, releases=self._ships,
@@ -140,9 +138,8 @@ class Folder:
         before, book_before, ships_before = self._fleet, self._book, self._ships
         self._ships = heard(self._ships, messages)
         for part in one_window_each(messages) or [[]]:
-            self._fleet = fold(self._fleet, _politely(part, give_way), now_s=now_s)
-            give_way()
-            self._book = book_of(self._fleet, self._book)
+            self._fleet = fold(self._fleet, part, now_s=now_s, give_way=give_way)
+            self._book = book_of(self._fleet, self._book, give_way)
         return (
             self._fleet.events != before.events
             or self._fleet.malformed != before.malformed
@@ -201,8 +198,8 @@ def one_window_each(messages: Sequence[Received]) -> list[list[Received]]:
     return parts
 
 
-def _politely(messages: Sequence[Received], give_way: Callable[[], object]) -> Iterator[Received]:
-    """The messages one by one, each after a look whether somebody waits."""
-    for message in messages:
+def _politely(rows: Sequence[Row], give_way: Callable[[], object]) -> Iterator[Row]:
+    """The rows one by one, each after a look whether somebody waits."""
+    for row in rows:
         give_way()
-        yield message
+        yield row

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from edgekit.fleet import Device, Fleet, Presence, WindowPoint
+from edgekit.fleet import Device, Fleet, Presence
+from edgekit.points import WindowPoint
 from edgekit.telemetry.histogram import quantile
 from edgekit.telemetry.messages import Histogram, LaneMetrics, ModelState
 from edgekit_tui.traces import Trace, follow
@@ -82,12 +83,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Book = Mapping[tuple[str, str], Entry]
 
 
-def book_of(fleet: Fleet, previous: Book) -> dict[tuple[str, str], Entry]:
+def book_of(
+    fleet: Fleet, previous: Book, give_way: Callable[[], object] = lambda: None
+) -> dict[tuple[str, str], Entry]:
     """An entry for every device; that of a device which is the same value as in `previous` is taken over."""
     book: dict[tuple[str, str], Entry] = {}
     for key, device in fleet.devices.items():
         known = previous.get(key)
-        book[key] = known if known is not None and known.device is device else _entry(device, known)
+        if known is None or known.device is not device:
+            give_way()
+            known = _entry(device, known)
+        book[key] = known
     return book
 
 

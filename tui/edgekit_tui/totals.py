@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgekit.fleet import Device, Fleet
@@ -69,18 +69,21 @@ class Summary:
         self._pool, self._windows = Pool(), Pool()
         self._software: Kept[Birth, tuple[str, ...]] = Kept(_software)
 
-    def totals(self, fleet: Fleet, rows: Sequence[Row]) -> Totals:
-        """The totals; states are counted by device, each by its first row."""
+    def totals(self, fleet: Fleet, rows: Sequence[Row], give_way: Callable[[], object] = lambda: None) -> Totals:
+        """The totals; states are counted by device, each by its first row. `give_way` is called between the parts."""
         states: dict[tuple[str, str], str] = {}
         for row in rows:
             states.setdefault((row.site, row.device), row.state)
+        give_way()
         devices = fleet.devices.values()
         live = [device for device in devices if device.presence in LIVE]
         births = [device.birth for device in live if device.birth is not None]
         software: Counter[str] = Counter()
         for names, n in Counter(self._software.of(births)).items():
             software.update(dict.fromkeys(names, n))
-        cells = self._cells(rows)
+        give_way()
+        cells = self._cells(rows, give_way)
+        give_way()
         latency = merge_all(cell.latency for cell in cells if cell.latency is not None)
         return Totals(
             devices=len(fleet.devices),
@@ -106,7 +109,7 @@ class Summary:
         lanes = [latency for device in fleet.devices.values() for latency in _last(device)]
         return self._windows.merge(lanes, [0] * len(lanes), 1)[0]
 
-    def _cells(self, rows: Sequence[Row]) -> tuple[Cell, ...]:
+    def _cells(self, rows: Sequence[Row], give_way: Callable[[], object] = lambda: None) -> tuple[Cell, ...]:
         members: dict[tuple[str, str, str, str], list[Row]] = {}
         for row in rows:
             if row.model:
@@ -117,7 +120,9 @@ class Summary:
             live = [row.latency for row in of if row.latency is not None and row.state not in GONE]
             histograms += live
             group_of += [i] * len(live)
+        give_way()
         merged = self._pool.merge(histograms, group_of, len(members))
+        give_way()
         return tuple(
             Cell(
                 model=model, board=board, artifact=artifact, precision=precision, rows=len(of), latency=latency,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from edgekit.fleet import HISTORY_WINDOWS, WindowPoint
-from edgekit.telemetry.histogram import merge_all, quantile
-from edgekit.telemetry.messages import Histogram, LaneMetrics, Metrics
+from edgekit.fleet import HISTORY_WINDOWS
+from edgekit.points import WindowPoint, window_point
+from edgekit.telemetry.histogram import merge_all
+from edgekit.telemetry.messages import Histogram, Metrics
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -38,24 +39,8 @@ def follow(trace: Trace | None, model: str, metrics: Metrics, *, at_s: float) ->
         older, newer, windows = newer, None, 1
     return Trace(
         window=window,
-        points=(*before.points, _point(lanes, metrics, latency, at_s))[-HISTORY_WINDOWS:],
+        points=(*before.points, window_point(metrics, lanes, latency, at_s=at_s))[-HISTORY_WINDOWS:],
         older=older,
         newer=merge_all(half for half in (newer, latency) if half is not None),
         newer_windows=windows,
-    )
-
-
-def _point(lanes: tuple[LaneMetrics, ...], metrics: Metrics, latency: Histogram | None, at_s: float) -> WindowPoint:
-    requests = sum(lane.requests for lane in lanes)
-    measured = latency is not None and latency.count > 0
-    return WindowPoint(
-        at_s=at_s,
-        requests=requests,
-        errors=sum(lane.errors for lane in lanes),
-        p50_ms=quantile(latency, 0.50) if latency is not None and measured else None,
-        p99_ms=quantile(latency, 0.99) if latency is not None and measured else None,
-        sample_count=latency.count if latency is not None else 0,
-        qps=requests * 1000 / metrics.window_ms if metrics.window_ms > 0 else 0.0,
-        memory_available_bytes=metrics.system.memory_available_bytes,
-        temperature_c=metrics.system.temperature_c,
     )
