@@ -99,7 +99,7 @@ def cached_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ALONE = (
-    "test_bench_scenarios", "test_live", "test_provision_guard", "test_provision_health", "test_repeatability",
+    "test_bench_scenarios", "test_live", "test_provision_health", "test_repeatability",
     "test_rollout_real", "test_serve_bench", "test_serve_shadow", "test_serve_upkeep",
 )  # fmt: skip
 """Modules that judge times, loads or idle moments: two tests at once would be each other's noise."""

@@ -73,7 +73,7 @@ def test_the_first_release_becomes_good_and_its_four_times_are_told_apart(root: 
         ({"daemon": "library"}, "libno-such-library.so.1: cannot open shared object file", 3),
         ({"daemon": "silent"}, "not ready within 0.4 s", 3),
         ({"daemon": "brief", "check": "hang"}, "the daemon ended with 3 during its check", 3),
-        ({"daemon": "brief", "soak_s": 5.0}, "the daemon ended with 3 while soaking", 3),
+        ({"daemon": "short", "soak_s": 60.0}, "the daemon ended with 3 while soaking", 3),
         ({"check": "no"}, "p99 41.0 ms of 700 samples, the objective is 10.0 ms", 1),
         ({"check": "mute"}, "its check ended with 0 and no verdict", 3),
         ({"check": "hang"}, "its check took over 0.4 s", 3),
@@ -149,7 +149,7 @@ def test_systemd_hears_ready_and_status_but_no_stopping_while_slots_are_switched
         systemd.settimeout(10)
         with Guarded(root, NOTIFY_SOCKET=address) as guarded:
             guarded.wait("a", "good")
-            put(root, library, "2.0", daemon="brief", soak_s=5.0)
+            put(root, library, "2.0", daemon="short", soak_s=60.0)
             guarded.wait("b", "bad")
             until(root, "1.0")
             guarded.stop()

@@ -30,19 +30,27 @@ def serve():
     signal.sigwait([signal.SIGTERM])  # signal.pause() could miss one that comes just before it
     tell(b"STOPPING=1")
 """
+_AWAIT = """
+import time
+def wait(word):  # of its release's check
+    while not os.path.exists(os.path.join(os.path.dirname(__file__), word)):
+        time.sleep(0.02)
+"""
+_SAY = "import os\ndef say(word):\n    open(os.path.join(os.path.dirname(__file__), word), 'w').close()\n"
 DAEMONS = {
     "good": _READY + "import answer\nserve()\n",
     "import": "import no_such_module_in_this_release\n",
     "library": "import ctypes\nctypes.CDLL('libno-such-library.so.1')\n",
     "silent": "import time\ntime.sleep(600)\n",
-    "brief": _READY + "tell(b'READY=1')\nimport time\ntime.sleep(0.3)\nsys.exit(3)\n",
+    "brief": _READY + "tell(b'READY=1')\n" + _AWAIT + "wait('begun')\nsys.exit(3)\n",
+    "short": _READY + "tell(b'READY=1')\n" + _AWAIT + "wait('over')\ntime.sleep(0.5)\nsys.exit(3)\n",
     "stubborn": _READY + "import time\ntime.sleep(600)\n",
 }
 CHECKS = {
-    "yes": 'print(\'{"healthy": true, "p50_ms": 1.5}\')',
+    "yes": _SAY + 'print(\'{"healthy": true, "p50_ms": 1.5}\', flush=True)\nsay("over")',
     "no": 'print(\'{"healthy": false, "reason": "p99 41.0 ms of 700 samples, the objective is 10.0 ms"}\')',
     "mute": "pass",
-    "hang": "import time; time.sleep(600)",
+    "hang": _SAY + "import time\nsay('begun')\ntime.sleep(600)",
 }
 
 
@@ -98,7 +106,7 @@ def make(
         run=(*python, "{slot}/files/daemon.py"),
         check=(*python, "{slot}/files/check.py"),
         ready_s=0.4 if daemon in ("silent", "stubborn") else 20.0,
-        check_s=0.4 if check == "hang" and daemon == "good" else 10.0,
+        check_s=0.4 if check == "hang" and daemon == "good" else 20.0,
         soak_s=soak_s,
         stop_s=0.3,
     )
