@@ -52,22 +52,34 @@ def test_they_run_in_turns_and_are_closed(clock):
     assert clock[-2:] == ["close a", "close b"]
 
 
+SURE = 14
+"""Rounds that all fall to one side: 2^-14 is below `CHANCE`, 2^-13 is not."""
+
+
 @pytest.mark.parametrize(
-    ("latencies_s", "rounds"),
-    [((0.001, 0.002), module.CLEAR_RUNS), ((0.001, 0.0012), module.MOST_RUNS), ((0.001, 0.004, 0.0041), 60)],
-    ids=["clear", "close", "two of three close"],
+    ("latencies_s", "bound", "rounds"),
+    [
+        ((0.001, 0.002), None, SURE),
+        ((0.001, 0.0012), None, module.MOST_RUNS),
+        ((0.001, 0.004, 0.0041), None, module.MOST_RUNS),
+        ((0.001, 0.0012), 1.1, SURE),
+        ((0.001, 0.00101), 1.1, SURE),
+    ],
+    ids=["clear", "close", "two of three close", "over the bound", "under the bound"],
 )
-def test_a_race_is_over_once_it_is_clear(clock, latencies_s, rounds):
-    module.race(["a", "b", "c"][: len(latencies_s)], {}, latencies_s, budget_s=60.0)
+def test_a_race_is_over_once_more_rounds_would_decide_nothing(clock, latencies_s, bound, rounds):
+    module.race(["a", "b", "c"][: len(latencies_s)], {}, latencies_s, budget_s=60.0, bound=bound)
     assert clock.count("a") == rounds + module.WARM_UP
 
 
 def test_a_lead_that_changes_hands_is_not_clear():
-    fast, slow = [1.0] * module.CLEAR_RUNS, [2.0] * module.CLEAR_RUNS
+    fast, slow = [1.0] * SURE, [2.0] * SURE
     assert module.is_clear([fast, slow])
     assert not module.is_clear([fast[1:], slow[1:]])
     assert not module.is_clear([fast, [*slow[1:], 0.5]])
+    assert module.is_clear([fast * 2, [*slow, *slow[1:], 0.5]]), "one head among twenty-eight is no doubt any more"
     assert not module.is_clear([fast])
+    assert not module.is_clear([fast, fast], bound=1.0), "neither below nor above"
 
 
 def test_a_race_ends_by_runs_when_they_are_short_and_by_time_when_they_are_long(clock):

@@ -56,7 +56,7 @@ def save_optimized(shop: Workshop, twin: Artifact, *, must_pay: bool = True) -> 
     worst = difference((twin.path, before), (draft, after), feeds)
     if not worst <= SAME:
         raise Refusal(f"its outputs differ from those of {twin.record.name} by {worst:.1e}")
-    portable_ms, own_ms = race([twin.path, draft], shop.feed, [before, after], budget_s=2.0)
+    portable_ms, own_ms = race([twin.path, draft], shop.feed, [before, after], budget_s=2.0, bound=NOT_SLOWER)
     if must_pay and own_ms > NOT_SLOWER * portable_ms:
         raise Refusal(f"slower than {twin.record.name} once loaded: {own_ms:.3g} against {portable_ms:.3g} ms")
     portable_load_ms, own_load_ms = load_race([twin.path, draft], [before, after])

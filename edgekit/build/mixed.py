@@ -128,7 +128,7 @@ class Search:
     def _race(self, made: onnx.ModelProto) -> list[float]:
         shop = self._shop
         paths = [shop.on_disk(self._model, "mixed-before"), shop.on_disk(made, "mixed-after")]
-        return race(paths, shop.feed, [shop.opened_as(path) for path in paths], budget_s=1.0)
+        return race(paths, shop.feed, [shop.opened_as(path) for path in paths], budget_s=1.0, bound=GAIN)
 
     def _try(self, names: Sequence[str]) -> tuple[onnx.ModelProto, Accuracy] | None:
         made = self._make(names)
