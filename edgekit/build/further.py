@@ -126,4 +126,6 @@ def timed(shop: Workshop, path: Path, settings: SessionSettings) -> Speed:
     """A short race against the standard in onnxruntime, one thread, both at the size of the feed."""
     sizes = {f"{name}[{i}]": size for name, value in shop.feed.items() for i, size in enumerate(value.shape)}
     own = replace(settings, axes=sizes) if settings.runtime in ("onnxruntime", "openvino") else settings
-    return Speed(*race([shop.standard.path, path], shop.feed, [replace(shop.settings, axes=sizes), own], bound=NOT_SLOWER))
+    return Speed(
+        *race([shop.standard.path, path], shop.feed, [replace(shop.settings, axes=sizes), own], bound=NOT_SLOWER)
+    )
