@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from edgekit.collect.rollup import NOTHING, Rollup, merge, merge_all, with_window
 from edgekit.fleet import HISTORY_WINDOWS, Device, Fleet, fold
+from edgekit.ships import Ship, Ships
+from edgekit.ships import heard as ships_after
 from edgekit.telemetry import histogram
 from edgekit.telemetry.messages import Metrics, Received, decode, parse_topic
 from edgekit.telemetry.sequence import NO_WINDOWS, Arrival, Track, arrive
@@ -57,19 +59,24 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
         return merge_all(rollup for lane, rollup in self.lanes.items() if lane.model == model)
 
 
-NOT_HEARD = Heard()
+NOT_HEARD, NO_SHIP = Heard(), Ship()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """A fleet, and for each device what its lanes did."""
+    """A fleet, and for each device what its lanes did, and how it stands with its release."""
 
     fleet: Fleet = field(default_factory=Fleet)
     heard: Mapping[tuple[str, str], Heard] = field(default_factory=dict)
+    ships: Ships = field(default_factory=dict)
 
     def of(self, device: Device) -> Heard:
         """What was heard of a device; nothing for one that sent no window."""
         return self.heard.get(device.key, NOT_HEARD)
+
+    def ship(self, device: Device) -> Ship:
+        """What was desired of a device and what it reported; neither for one without an updater."""
+        return self.ships.get(device.key, NO_SHIP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,11 @@ def listen(state: Listening, messages: Iterable[Received], *, now_s: float) -> L
             continue  # the fold has counted it
         assert isinstance(window, Metrics)
         heard[key] = _with_window(heard.get(key, NOT_HEARD), window)
-    return Listening(fleet=fleet, heard={key: value for key, value in heard.items() if key in fleet.devices})
+    return Listening(
+        fleet=fleet,
+        heard={key: value for key, value in heard.items() if key in fleet.devices},
+        ships=ships_after(state.ships, received),
+    )
 
 
 def group(state: Listening, by: str) -> list[Group]:

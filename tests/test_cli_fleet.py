@@ -13,6 +13,7 @@ from edgekit.cli.fleet_table import WIDE, fleet_json, fleet_table
 from edgekit.cli.main import main
 from edgekit.fleet import Device, Fleet, Presence
 from edgekit.groups import Listening, listen
+from edgekit.telemetry.desired import Desired, Reported, Step
 from edgekit.telemetry.histogram import HistogramBuilder
 from edgekit.telemetry.messages import (
     Birth,
@@ -208,7 +209,55 @@ def test_such_words_reach_a_program_unchanged() -> None:
     assert json.loads(json.dumps(fleet_json(fleet, NOON)))["devices"][0]["reason"] == words
 
 
+def reports(**fields: Any) -> Listening:
+    """The fleet of two, of which the first reports a release and was told of one."""
+    report = Reported(t_unix_ms=0, running="2026.11", desired="2026.12", desired_id="w", **fields)
+    state = fleet_of_two()
+    wish = said("cam-1", "desired", Desired(release="2026.12", id="w"))
+    return listen(state, [wish, said("cam-1", "reported", report)], now_s=NOON)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"step": Step.COMMITTED}, "2026.11 "),
+        ({"step": Step.FETCHING, "share": 0.42}, "2026.11 (fetching 42%)"),
+        ({"step": Step.ROLLED_BACK, "reason": "p99 41 ms"}, "2026.11 (rolled back: p99 41 ms)"),
+        ({"step": Step.WAITING, "reason": "a\x1b[2J"}, "2026.11 (waiting: a\N{REPLACEMENT CHARACTER}[2J)"),
+    ],
+)
+def test_the_release_and_how_far_an_update_is_stand_beside_the_state(fields: dict[str, Any], says: str) -> None:
+    line = line_of(reports(**fields), "cam-1", width=200)
+    assert line.split(says)[0].split() == ["hall/cam-1", "online"]
+    assert line.split(says)[1].split()[:2] == ["digits", "flash-int8-static"]
+    assert "–" in line_of(reports(**fields), "cam-2", width=200)
+
+
+def test_a_wish_that_the_report_does_not_name_is_not_answered_yet() -> None:
+    other = listen(reports(), [said("cam-1", "desired", Desired(release="2027.1", id="x"))], now_s=NOON)
+    assert "2026.11 (told to update, no answer yet)" in line_of(other, "cam-1", width=200)
+
+
+def test_a_device_of_which_no_release_runs_says_none() -> None:
+    bare = listen(fleet_of_two(), [said("cam-1", "reported", Reported(t_unix_ms=0))], now_s=NOON)
+    assert line_of(bare, "cam-1", width=200).split()[:3] == ["hall/cam-1", "online", "none"]
+
+
+def test_without_any_report_there_is_no_column_of_releases() -> None:
+    assert "RELEASE" not in "".join(drawn(fleet_of_two()))
+    assert "RELEASE" in "".join(drawn(reports()))
+    wished = listen(fleet_of_two(), [said("cam-1", "desired", Desired(release="2027.1"))], now_s=NOON)
+    assert "RELEASE" not in "".join(drawn(wished))
+
+
 # The JSON
+
+
+def test_json_tells_what_was_desired_and_reported() -> None:
+    told = json.loads(json.dumps(fleet_json(reports(step=Step.FAILED, reason="no space"), NOON)))["devices"][0]
+    assert (told["reported"]["running"], told["reported"]["step"]) == ("2026.11", "failed")
+    assert told["reported"]["reason"] == "no space"
+    assert told["desired"] == {"release": "2026.12", "id": "w"}
 
 
 def test_json_has_the_fields_of_a_device_and_none_of_its_bookkeeping() -> None:
@@ -218,11 +267,12 @@ def test_json_has_the_fields_of_a_device_and_none_of_its_bookkeeping() -> None:
     living, dead = value["devices"]
     wanted = {"site", "device", "presence", "reason", "epoch", "birth", "last_metrics", "last_seen_s", "windows"}
     wanted |= {"gaps", "historical", "duplicates", "latency", "history", "needs_rebirth", "p50_ms", "p99_ms"}
-    wanted |= {"models"}
+    wanted |= {"models", "desired", "reported"}
     assert living.keys() == wanted
     assert (living["presence"], living["windows"], living["birth"]["board"]) == ("online", 1, "Raspberry Pi 5")
     assert living["history"][0]["temperature_c"] == 61.54
     assert (dead["presence"], dead["reason"], dead["latency"]) == ("offline", "stopped by its operator", None)
+    assert living["desired"] is living["reported"] is None
 
 
 def test_json_carries_events_with_where_they_came_from_and_what_was_no_message() -> None:

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
     from edgekit.fleet import Device, Fleet
     from edgekit.groups import Group, Listening
+    from edgekit.ships import Ship
     from edgekit.telemetry.messages import Histogram
 
 WIDE = 100
-_WORDS = ("DEVICE", "STATE", "MODEL", "ARTIFACT")
+_WORDS = ("DEVICE", "STATE", "RELEASE", "MODEL", "ARTIFACT")
 _FIGURES = ("P50 ms", "P99 ms", "SAMPLES", "REQ/S", "FREE MiB", "°C", "SEEN", "GAPS")
 _LEFT_OUT = ("SAMPLES", "REQ/S", "FREE MiB", "°C", "GAPS")
 _OF_A_MODEL = ("MODEL", "ARTIFACT", "P50 ms", "P99 ms", "SAMPLES", "REQ/S")
@@ -23,7 +24,10 @@ _BOOKKEEPING = ("said", "waiting_since_s", "steady", "track", "older", "newer", 
 
 
 def fleet_json(state: Listening, now_s: float) -> dict[str, Any]:
-    """The fleet's fields, with the percentiles that its histograms give; of each device also its models apart."""
+    """The fleet's fields, with the percentiles that its histograms give; of each device also its models apart.
+
+    `desired` and `reported` are what its updater was told and says; null where it has none.
+    """
     import msgspec
 
     devices = []
@@ -34,7 +38,8 @@ def fleet_json(state: Listening, now_s: float) -> dict[str, Any]:
             for model, artifact, latency, _ in _models(state, device)
             if model
         ]
-        devices.append({**fields, **_percentiles(device.latency), "models": models})
+        ship = msgspec.structs.asdict(state.ship(device))
+        devices.append({**fields, **_percentiles(device.latency), "models": models, **msgspec.to_builtins(ship)})
     events = [msgspec.to_builtins(event) for event in state.fleet.events]
     return {"at_s": now_s, "devices": devices, "events": events, "malformed": state.fleet.malformed}
 
@@ -62,13 +67,17 @@ def groups_json(state: Listening, by: str, now_s: float) -> dict[str, Any]:
 def fleet_table(state: Listening, now_s: float, *, width: int) -> Table:
     """The last line is the fleet's own percentile, from merged histograms.
 
-    Under `WIDE` columns of the terminal, what tells the least about a device is left out.
+    Under `WIDE` columns of the terminal, what tells the least about a device is left out; the releases are where no
+    device reports one.
     """
-    footers = _footers(state.fleet)
-    shown = [name for name in (*_WORDS, *_FIGURES) if width >= WIDE or name not in _LEFT_OUT]
+    footers, devices = _footers(state.fleet), _sorted(state.fleet)
+    left_out = _LEFT_OUT if width < WIDE else ()
+    if not any(state.ship(device).reported for device in devices):
+        left_out = (*left_out, "RELEASE")
+    shown = [name for name in (*_WORDS, *_FIGURES) if name not in left_out]
     table = _table(shown, _WORDS, footers)
-    for device in _sorted(state.fleet):
-        whole = _device_cells(device, now_s)
+    for device in devices:
+        whole = {**_device_cells(device, now_s), "RELEASE": _release(state.ship(device))}
         for i, (model, artifact, latency, qps) in enumerate(_models(state, device)):
             cells = _model_cells(model, artifact, latency, qps) | (whole if i == 0 else {})
             table.add_row(*(cells.get(name, "") for name in shown))
@@ -152,6 +161,24 @@ def _device_cells(device: Device, now_s: float) -> dict[str, Text | str]:
         "SEEN": _ago(now_s - device.last_seen_s) if device.last_seen_s else "never",
         "GAPS": str(device.gaps) if device.gaps else "",
     }
+
+
+def _release(ship: Ship) -> Text:
+    """What runs, and how far an update is or why it came to nothing."""
+    from rich.text import Text
+
+    from edgekit.telemetry.desired import FINAL, Step
+
+    if ship.reported is None:
+        return Text("–")
+    running, step, reason = printable(ship.running) or "none", ship.reported.step, printable(ship.reported.reason)
+    if not ship.is_answered:
+        return Text.assemble(running, (" (told to update, no answer yet)", "yellow"))
+    if step in (Step.IDLE, Step.COMMITTED):
+        return Text(running)
+    words = step.value.replace("_", " ") + (f" {ship.reported.share:.0%}" if step is Step.FETCHING else "")
+    why = f"{words}: {reason}" if reason else words
+    return Text.assemble(running, (f" ({why})", "red" if step in FINAL else "yellow"))
 
 
 def _model_cells(model: str, artifact: str, latency: Histogram | None, qps: float | None) -> dict[str, Text | str]:

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_tui.columns import arrange, columns, gap_of, sort_rows, widest
+from edgekit.ships import Ship
+from edgekit_tui.columns import Pen, arrange, columns, columns_for, gap_of, natural, sort_rows, widest
+from edgekit_tui.draw import ASCII, UNICODE, Glyphs
 from edgekit_tui.table import FleetTable
-from tests.tui.simulated import lived_view
+from tests.tui.changed import replace
+from tests.tui.simulated import NOW_S, lived_view
 
 ROWS = lived_view().rows
 BY_ID = {column.id: column for column in columns()}
@@ -60,3 +63,55 @@ def test_sorting_keeps_every_row_and_puts_the_unknown_last(column: object, desce
 def test_the_worst_state_comes_first() -> None:
     ordered = sort_rows(ROWS, BY_ID["state"], descending=False)
     assert [row.state for row in ordered[:3]] == ["offline", "stale", "throttled"]
+
+
+def test_the_release_is_left_out_where_no_device_reports_one_and_at_eighty_columns() -> None:
+    ships = lived_view().releases
+    assert columns_for(ships) == columns_for({**ships, ("lab", "new"): Ship()}) != columns_for({})
+    unheard = {key: replace(ship, reported=None) for key, ship in ships.items()}
+    for told in ({}, unheard):
+        assert {c.id for c in columns()} - {c.id for c in columns_for(told)} == {"release"}
+    assert "release" not in {c.id for c, _ in arrange(columns_for(ships), 75, widest(columns(), ROWS))}
+    assert "release" in {c.id for c, _ in arrange(columns_for(ships), 115, widest(columns(), ROWS))}
+
+
+@pytest.mark.parametrize(
+    ("device", "width", "glyphs", "text", "ink"),
+    [
+        ("gate-north", 30, UNICODE, "  2026.12", "text"),
+        ("gate-south", 30, UNICODE, "◌ 2026.11 fetching 42%", "p50"),
+        ("gate-south", 22, ASCII, "o 2026.11 fetching 42%", "p50"),
+        ("gate-south", 21, UNICODE, "◌ 2026.11", "p50"),
+        ("line-1-cam", 30, UNICODE, "◌ 2026.11 waiting", "warn"),
+        ("line-2-cam", 30, UNICODE, "✗ 2026.11 rolled back", "bad"),
+        ("line-2-cam", 9, ASCII, "x 2026.11", "bad"),
+        ("lobby-mic", 30, UNICODE, "◌ no answer yet", "warn"),
+        ("lobby-mic", 9, UNICODE, "◌ no answer yet", "warn"),
+        ("dock-1", 30, UNICODE, "  2026.11", "text"),
+        ("mail-scan", 30, UNICODE, "  –", "faint"),
+    ],
+)
+def test_a_release_is_marked_by_what_becomes_of_its_update(
+    device: str, width: int, glyphs: Glyphs, text: str, ink: str
+) -> None:
+    row = next(row for row in ROWS if row.device == device)
+    assert BY_ID["release"].draw(row, width, Pen(glyphs=glyphs, now_s=NOW_S)) == ((text, ink),)
+
+
+def test_releases_sort_by_their_numbers() -> None:
+    rows = [replace(ROWS[0], release=name) for name in ("2.10", "2.9", "", "v2", "2.9.1", "V10")]
+    ordered = sort_rows(rows, BY_ID["release"], descending=False)
+    assert [row.release for row in ordered] == ["2.9", "2.9.1", "2.10", "v2", "V10", ""]
+    assert natural("") == ""
+
+
+def test_texts_stand_in_full_before_plots_grow() -> None:
+    wanted = widest(columns(), ROWS)
+    least = sum(c.least for c in columns()) + 2 * (len(columns()) - 1)
+    texts = [c for c in columns() if c.text is not None]
+    missing = sum(min(c.most, wanted[c.id]) - c.least for c in texts if wanted[c.id] > c.least)
+    widths = {c.id: cells for c, cells in arrange(columns(), least + missing, wanted)}
+    assert all(widths[c.id] >= wanted[c.id] for c in texts)
+    assert widths["trend"] == BY_ID["trend"].least
+    wider = {c.id: cells for c, cells in arrange(columns(), least + missing + 3, wanted)}
+    assert wider["trend"] + wider["memory"] == BY_ID["trend"].least + BY_ID["memory"].least + 3

@@ -9,6 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from edgekit.fleet import Fleet, FleetEvent
+from edgekit.ships import Ship
 from edgekit.telemetry.desired import Desired, Reported, Step
 from edgekit.telemetry.messages import Event
 from edgekit_tui import command, places
@@ -18,7 +19,6 @@ from edgekit_tui.feed import View
 from edgekit_tui.help_screen import HelpScreen
 from edgekit_tui.news import Folded
 from edgekit_tui.places import Place, Route
-from edgekit_tui.releases import Ship
 from edgekit_tui.totals import cells_of
 from edgekit_tui.view_screen import ViewScreen
 from tests.tui.changed import replace

@@ -15,6 +15,7 @@ from edgekit_tui.draw import ASCII, UNICODE
 from edgekit_tui.feed import Folder
 from edgekit_tui.once import as_json, as_table, gather, is_complete, snapshot
 from tests.tui import simulated
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, Feeder, lived, lived_view
 
 VIEW = lived_view()
@@ -30,6 +31,8 @@ def test_json_has_the_fields_of_the_values() -> None:
     assert row["temperature_c"] is None
     assert row["p99_ms"] > row["p50_ms"] > 0
     assert len(row["history"]) == 60
+    row = next(row for row in value["rows"] if row["device"] == "gate-south")
+    assert (row["release"], row["update"], row["update_fetched_ratio"]) == ("2026.11", "fetching", 0.42)
 
 
 @pytest.mark.parametrize("width", [60, 100, 160, 240])
@@ -39,6 +42,11 @@ def test_the_text_table_keeps_to_the_width_and_has_every_row(width: int) -> None
     assert max(map(len, lines)) <= width
     assert "▲ throttled" in "\n".join(lines)
     assert as_table(VIEW, width=width, glyphs=ASCII).isascii()
+
+
+def test_the_text_table_has_releases_where_there_are_some() -> None:
+    assert "✗ 2026.11 rolled back" in as_table(VIEW, width=240, glyphs=UNICODE)
+    assert "release" not in as_table(replace(VIEW, releases={}), width=240, glyphs=UNICODE)
 
 
 def test_a_snapshot_is_a_picture_of_the_screen(tmp_path: Path) -> None:

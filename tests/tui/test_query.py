@@ -31,6 +31,13 @@ def test_a_field_term_looks_at_that_field_alone() -> None:
     assert kept('board:"orin nano"') == {"gate-north", "gate-south"}
 
 
+def test_devices_are_found_by_their_release_and_by_what_becomes_of_an_update() -> None:
+    assert kept("release:2026.12") == {"gate-north"}
+    assert kept("release=2026.11 !update:fetching") == {"line-1-cam", "line-2-cam", "dock-1"}
+    assert kept('update:"rolled back|failed"') == {"line-2-cam"}
+    assert kept("release:. !update:committed") == {"gate-south", "line-1-cam", "line-2-cam", "dock-1"}
+
+
 def test_equals_on_text_means_the_whole_text() -> None:
     assert kept("device=dock-1") == {"dock-1"}
     assert kept("device=dock") == set()

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from edgekit.ships import Ship
 from edgekit.telemetry.desired import Desired, Reported, Step
 from edgekit.telemetry.messages import Received, topic
 from edgekit_tui import once
@@ -15,8 +16,9 @@ from edgekit_tui.app import Console
 from edgekit_tui.device_screen import DeviceScreen
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs, width_of
 from edgekit_tui.news import Folded
-from edgekit_tui.releases import MOST, STEPS, Ship, by_device, by_group, heard
+from edgekit_tui.releases import MOST, by_device, by_group, of_device
 from edgekit_tui.releases_screen import ReleasesScreen
+from edgekit_tui.standing import STEPS, standing
 from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, SHIPPED, drive, lived, lived_view, text_of
 from tests.tui.test_navigation import run
@@ -35,29 +37,6 @@ def report(step: Step = Step.COMMITTED, **fields: object) -> Reported:
     return Reported(**{"t_unix_ms": 0, "desired": "r2", "desired_id": "w", "step": step, **fields})  # type: ignore[arg-type]
 
 
-def test_wishes_and_reports_are_kept_by_device_and_taken_back_by_an_empty_payload() -> None:
-    ships = heard({}, [said("desired", WISH), said("reported", report()), said("reported", report(), "two")])
-    assert ships[KEY] == Ship(desired=WISH, reported=report())
-    assert ships["lab", "two"].desired is None
-    ships = heard(ships, [said("desired", b"")])
-    assert ships[KEY].desired is None
-    ships = heard(ships, [said("reported", b"")])
-    assert KEY not in ships, "nothing is known of it any more"
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        said("desired", b"{not json"), said("reported", b"[]"), said("reported", b"\xff"), said("metrics", b"{}"),
-        said("desired", b'{"v":99,"release":"r"}'), said("status", b"{}"),
-        Received(topic="other/desired", payload=b"{}"), Received(topic="desired", payload=b""),
-    ],
-)  # fmt: skip
-def test_what_says_nothing_of_a_release_changes_nothing(message: Received) -> None:
-    ships = heard({}, [said("desired", WISH)])
-    assert heard(ships, [message]) is ships
-
-
 @pytest.mark.parametrize(
     ("ship", "word"),
     [
@@ -71,12 +50,12 @@ def test_what_says_nothing_of_a_release_changes_nothing(message: Received) -> No
     ],
 )
 def test_only_a_report_that_answers_the_wish_counts(ship: Ship, word: str) -> None:
-    assert ship.standing[1] == word
+    assert standing(ship).word == word
 
 
 def test_every_step_has_a_word_and_trouble_comes_first() -> None:
     assert set(STEPS) == set(Step)
-    orders = {step: order for step, (order, _, _) in STEPS.items()}
+    orders = {step: now.order for step, now in STEPS.items()}
     assert max(orders[s] for s in (Step.ROLLED_BACK, Step.FAILED, Step.REFUSED)) < orders[Step.WAITING]
     assert orders[Step.WAITING] < orders[Step.FETCHING] < orders[Step.INSTALLED] < orders[Step.BOOTED]
     assert orders[Step.BOOTED] < orders[Step.COMMITTED] < orders[Step.IDLE]
@@ -123,6 +102,33 @@ def test_lists_keep_to_their_width_with_hostile_names(glyphs: Glyphs, width: int
     assert text.isascii() or glyphs.unicode
 
 
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("gate-north", ["runs 2026.12  committed  of group cameras"]),
+        ("gate-south", ["runs 2026.11  wanted 2026.12  ◌ fetching 42%  of group cameras"]),
+        ("line-1-cam", ["runs 2026.11  wanted 2026.12  ◌ waiting  of group cameras", "its turn is in 12 min"]),
+        ("line-2-cam", ["runs 2026.11  wanted 2026.12  ✗ rolled back  of group cameras",
+                        "p99 1.9 times that of 2026.11, limit 1.2"]),
+        ("lobby-mic", ["runs a release not told yet  wanted 2026.12  ◌ no answer yet"]),
+        ("dock-1", ["runs 2026.11  nothing asked  of group docks"]),
+    ],
+)  # fmt: skip
+def test_a_device_tells_what_it_runs_what_it_should_and_why_not(device: str, text: list[str]) -> None:
+    ship = next(ship for (_, name), ship in VIEW.releases.items() if name == device)
+    assert lines_of(of_device(ship, 100, UNICODE)) == text
+
+
+def test_a_long_reason_is_told_over_lines_and_never_wider_than_the_screen() -> None:
+    ship = Ship(desired=WISH, reported=report(Step.FAILED, reason="p99 is \x1b[2J slower 日本 " * 30))
+    for width in (1, 7, 40, 80):
+        lines = of_device(ship, width, UNICODE)
+        assert len(lines) == 5
+        assert all(width_of(line) <= max(width, 2) for line in lines)
+        assert "\x1b" not in "".join(lines_of(lines))
+    assert lines_of(of_device(Ship(reported=report(running="")), 80, UNICODE))[0].startswith("runs no release ")
+
+
 def test_a_huge_fleet_is_listed_in_part() -> None:
     ships = {("lab", f"d{n:05}"): Ship(desired=WISH) for n in range(MOST + 1)}
     assert len(by_device(ships, 80, UNICODE)[1]) == MOST
@@ -156,6 +162,7 @@ def test_the_screen_tells_and_opens() -> None:
         await pilot.pause()
         assert isinstance(app.screen, DeviceScreen)
         assert app.screen.key[1] == "line-2-cam"
+        assert "runs 2026.11  wanted 2026.12  ✗ rolled back" in text_of(app)
         await pilot.press("escape")
         await pilot.pause()
         assert isinstance(app.screen, ReleasesScreen)

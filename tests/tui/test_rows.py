@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgekit.fleet import HISTORY_WINDOWS, Fleet, fold
+from edgekit.telemetry.desired import Step
 from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
 from edgekit.telemetry.messages import LaneMetrics, Metrics, State
 from edgekit_tui.feed import one_window_each
@@ -13,6 +14,7 @@ from edgekit_tui.rows import Book, book_of
 from edgekit_tui.totals import Summary
 from edgekit_tui.traces import Trace, follow
 from tests.tui import simulated
+from tests.tui.changed import replace
 from tests.tui.simulated import FLEET, NOW_S, lived_view
 
 VIEW = lived_view()
@@ -67,6 +69,38 @@ def test_rows_of_an_unchanged_device_are_the_same_objects() -> None:
     newer = book_of(after, book)
     assert newer["porto", "dock-1"] is not book["porto", "dock-1"]
     assert all(newer[key] is book[key] for key in book if key != ("porto", "dock-1"))
+
+
+def test_a_new_report_reaches_the_rows_of_its_device_and_of_no_other() -> None:
+    key = ("berlin", "gate-north")
+    book = book_of(VIEW.fleet, {}, ships=VIEW.releases)
+    assert {row.release for row in book[key].rows} == {"2026.12"}
+    report = replace(VIEW.releases[key].reported, step=Step.FAILED, running="2026.11", reason="no space left")
+    ships = {**VIEW.releases, key: replace(VIEW.releases[key], reported=report)}
+    newer = book_of(VIEW.fleet, book, ships=ships)
+    told = {(row.release, row.update, row.update_reason) for row in newer[key].rows}
+    assert told == {("2026.11", "failed", "no space left")}
+    assert all(newer[other] is book[other] for other in book if other != key)
+    assert [row.history for row in newer[key].rows] == [row.history for row in book[key].rows], "no window counts twice"
+    assert {row.release for row in book_of(VIEW.fleet, newer)[key].rows} == {""}, "what was taken back is gone"
+
+
+def test_the_report_stays_when_a_window_comes() -> None:
+    book = book_of(VIEW.fleet, {}, ships=VIEW.releases)
+    message = simulated.window("porto", "dock-1", 60, NOW_S, rng=np.random.default_rng(1))
+    newer = book_of(fold(VIEW.fleet, [message], now_s=NOW_S), book, ships=VIEW.releases)
+    (row,) = newer["porto", "dock-1"].rows
+    assert (row.release, row.update) == ("2026.11", "nothing asked")
+
+
+def test_rows_tell_the_release_and_the_update() -> None:
+    told = {name: (row.release, row.update, row.update_fetched_ratio) for (name, _), row in BY_NAME.items()}
+    assert told["gate-north"] == ("2026.12", "committed", None)
+    assert told["gate-south"] == ("2026.11", "fetching", 0.42)
+    assert told["line-2-cam"] == ("2026.11", "rolled back", None)
+    assert told["lobby-mic"] == ("", "no answer yet", None)
+    assert told["mail-scan"] == ("", "", None), "it has no updater"
+    assert BY_NAME["line-2-cam", "ocr-detector"].update_reason == "p99 1.9 times that of 2026.11, limit 1.2"
 
 
 def test_a_device_known_by_its_status_alone_still_has_a_row() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from rich.cells import cell_len
 
+from edgekit.ships import Ships
+from edgekit.telemetry.desired import Step
 from edgekit_tui import draw
 from edgekit_tui.draw import Glyphs, Line
 from edgekit_tui.rows import Row
+from edgekit_tui.standing import BY_WORD, STEPS, Standing, mark, words
 
 NARROW = 96
 "Below this width columns stand one blank apart, else two."
@@ -46,6 +51,7 @@ class Column:
     "Sorts from high to low at first."
 
 
+@cache
 def columns() -> tuple[Column, ...]:
     """All columns, from left to right."""
     return (
@@ -57,6 +63,8 @@ def columns() -> tuple[Column, ...]:
         _named("board", "board", "b", lambda row: row.board, least=19, most=30, priority=11),
         _named("model", "model", "m", lambda row: row.model, least=14, most=28, priority=3, ink="model"),
         _named("artifact", "artifact", "a", lambda row: row.artifact, least=15, most=30, priority=7),
+        _named("release", "release", "e", _release_text, least=11, most=30, priority=8, draw=_release,
+               sort=lambda row: natural(row.release) or None),
         Column(id="p50", title="p50", key="5", sort=lambda row: row.p50_ms, draw=_p50, least=6, most=6,
                priority=5, right=True, numeric=True),
         Column(id="p99", title="p99", key="9", sort=lambda row: row.p99_ms, draw=_p99, least=7, most=7,
@@ -67,7 +75,7 @@ def columns() -> tuple[Column, ...]:
                right=True, numeric=True),
         Column(id="fail", title="fail", key="f", sort=lambda row: row.failed_ratio, draw=_fail, least=5, most=5,
                priority=13, right=True, numeric=True),
-        Column(id="memory", title="memory", key="e", sort=lambda row: row.memory_ratio, draw=_memory, least=11, most=18,
+        Column(id="memory", title="memory", key="o", sort=lambda row: row.memory_ratio, draw=_memory, least=11, most=18,
                priority=11, numeric=True),
         Column(id="temp", title="temp", key="p", sort=lambda row: row.temperature_c, draw=_temp, least=5, most=5,
                priority=9, right=True, numeric=True),
@@ -76,25 +84,40 @@ def columns() -> tuple[Column, ...]:
     )  # fmt: skip
 
 
+def columns_for(ships: Ships) -> tuple[Column, ...]:
+    """All columns, that of the releases only where a device reports one."""
+    told = any(ship.running for ship in ships.values())
+    return tuple(column for column in columns() if told or column.id != "release")
+
+
 def arrange(every: Sequence[Column], width: int, wanted: dict[str, int]) -> tuple[tuple[Column, int], ...]:
     """The columns that fit into `width` cells and their widths; `wanted` holds the widest text by column id.
 
-    Columns go by priority until the least widths fit; what is left is shared, one cell a turn, in order of priority.
+    Columns go by priority until the least widths fit; what is left is shared, one cell a turn, in order of priority:
+    among the texts until they stand in full, then among the plots and bars.
     """
     kept, gap = list(every), gap_of(width)
     while len(kept) > 1 and _least(kept, gap) > width:
         kept.remove(max(kept, key=lambda column: column.priority))
     widths = {column.id: min(column.least, max(width, 0)) for column in kept}
     spare = width - _least(kept, gap)
-    growing = sorted(kept, key=lambda column: column.priority)
+    by_priority = sorted(kept, key=lambda column: column.priority)
+    for is_text in (True, False):
+        growing = [column for column in by_priority if (column.text is not None) is is_text]
+        spare = _grow(widths, growing, spare, wanted)
+    return tuple((column, widths[column.id]) for column in kept)
+
+
+def _grow(widths: dict[str, int], growing: Sequence[Column], spare: int, wanted: dict[str, int]) -> int:
+    """Share `spare` cells among columns, none beyond what it wants; what is left over."""
     while spare > 0:
-        grown = [c for c in growing if widths[c.id] < min(c.most, wanted.get(c.id, c.most) if c.text else c.most)]
+        grown = [c for c in growing if widths[c.id] < min(c.most, wanted.get(c.id, c.most))]
         if not grown:
             break
         for column in grown[:spare]:
             widths[column.id] += 1
         spare -= len(grown[:spare])
-    return tuple((column, widths[column.id]) for column in kept)
+    return spare
 
 
 def widest(every: Sequence[Column], rows: Sequence[Row]) -> dict[str, int]:
@@ -151,6 +174,31 @@ def _named(
 def _state(row: Row, _width: int, pen: Pen) -> Line:
     ink = draw.state_ink(row.state)
     return ((f"{draw.state_glyph(row.state, pen.glyphs)} {row.state}", ink),)
+
+
+@lru_cache(maxsize=4096)
+def natural(text: str) -> str:
+    """A key that sorts 2.9 before 2.10."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(16), text.casefold())
+
+
+def _release_text(row: Row) -> str:
+    told = [row.release, "" if _standing(row).is_settled else words(row.update, row.update_fetched_ratio)]
+    return "  " + " ".join(filter(None, told))
+
+
+def _release(row: Row, width: int, pen: Pen) -> Line:
+    """What runs, and how far an update is where there is room for the words; the mark tells it in any case."""
+    now, told = _standing(row), _release_text(row)
+    if not told.strip():
+        return ((f"  {pen.glyphs.missing}", "faint"),)
+    if cell_len(told) > width and row.release:
+        told = f"  {row.release}"
+    return ((mark(now, pen.glyphs) + told[1:], "text" if now.is_settled else now.ink),)
+
+
+def _standing(row: Row) -> Standing:
+    return BY_WORD.get(row.update, STEPS[Step.IDLE])
 
 
 def _p50(row: Row, _width: int, pen: Pen) -> Line:

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from edgekit_tui import detail, draw
+from edgekit_tui import detail, draw, releases
 from edgekit_tui.feed import View
 from edgekit_tui.ink import Panel
 from edgekit_tui.places import DEVICE, Place
@@ -83,7 +83,13 @@ class DeviceScreen(ViewScreen):
         heading = self.panel("heading")
         arrow = "›" if glyphs.unicode else ">"
         heading.border_title = Content(draw.clean(f"{site} {arrow} {name}", not glyphs.unicode)).markup
-        heading.show(lambda width, _: detail.heading(row, device, width, glyphs, now_s))
+        ship = view.releases.get((site, name))
+        heading.show(
+            lambda width, _: (
+                *detail.heading(row, device, width, glyphs, now_s),
+                *(releases.of_device(ship, width, glyphs) if ship is not None else ()),
+            )
+        )
         latency = self.panel("latency")
         model = draw.fit(row.model, min(len(row.model), 40), glyphs)
         latency.border_title = Content(f"latency of {model}, ms").markup  # a name is not markup

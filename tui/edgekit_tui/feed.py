@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgekit.fleet import Fleet, fold
+from edgekit.ships import Ships
+from edgekit.ships import heard as ships_after
 from edgekit.telemetry.messages import Received, Reply, decode
 from edgekit_tui.alerts import Alarm, Alert
-from edgekit_tui.releases import Ships, heard
 from edgekit_tui.rows import Book, Row, book_of, percentile
 from edgekit_tui.totals import Summary, Totals
 
@@ -136,10 +137,10 @@ class Folder:
         self._aged_s = now_s
         self._hear(messages)
         before, book_before, ships_before = self._fleet, self._book, self._ships
-        self._ships = heard(self._ships, messages)
+        self._ships = ships_after(self._ships, messages)
         for part in one_window_each(messages) or [[]]:
             self._fleet = fold(self._fleet, part, now_s=now_s, give_way=give_way)
-            self._book = book_of(self._fleet, self._book, give_way)
+            self._book = book_of(self._fleet, self._book, give_way, self._ships)
         return (
             self._fleet.events != before.events
             or self._fleet.malformed != before.malformed

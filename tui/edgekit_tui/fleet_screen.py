@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from edgekit_tui import tiles
-from edgekit_tui.columns import Column, columns, sort_rows
+from edgekit_tui.columns import Column, columns, columns_for, sort_rows
 from edgekit_tui.detail import events as event_lines
 from edgekit_tui.draw import Glyphs
 from edgekit_tui.feed import View
@@ -73,7 +73,8 @@ class FleetScreen(ViewScreen):
         by, descending = self._sorted
         self.shown = sort_rows(kept, self._columns[by], descending=descending)
         is_old = self.view is not None and self.view.link.was_connected and not self.view.link.connected
-        self.query_one(FleetTable).show(self.shown, now_s=now_s, sorted_by=self._sorted, is_old=is_old)
+        every = columns_for(self.view.releases if self.view else {})
+        self.query_one(FleetTable).show(self.shown, now_s=now_s, sorted_by=self._sorted, every=every, is_old=is_old)
         total = len(rows)
         filtered = f"  /{self._query.text}" if self._query.text else ""
         box = self.query_one("#list")

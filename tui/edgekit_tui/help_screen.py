@@ -22,7 +22,7 @@ KEYS = (
 )  # fmt: skip
 FILTER_EXAMPLES = (
     ("orin", "any text field holds it (a regular expression)"),
-    ("board:pi", "one field: device site state board model artifact"),
+    ("board:pi", "one field: device site state board model artifact release update"),
     ("!state:online", "an exclamation mark turns a term round"),
     ("p99>50 temp>=70", "numbers: p50 p99 n qps fail mem temp age"),
     ('board:"orin nano"', "quotes keep blanks together"),

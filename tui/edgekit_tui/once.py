@@ -14,7 +14,7 @@ import msgspec
 from textual.pilot import Pilot
 
 from edgekit.errors import BrokerError, ConfigError, UsageError
-from edgekit_tui.columns import Pen, arrange, columns, gap_of, sort_rows, widest
+from edgekit_tui.columns import Pen, arrange, columns_for, gap_of, sort_rows, widest
 from edgekit_tui.draw import Glyphs, fit
 from edgekit_tui.feed import PERIOD_S, Folder, Source, View
 from edgekit_tui.news import Folded
@@ -89,7 +89,7 @@ def as_json(view: View) -> str:
 
 def as_table(view: View, *, width: int, glyphs: Glyphs) -> str:
     """The fleet table as plain text."""
-    every = columns()
+    every = columns_for(view.releases)
     rows = sort_rows(view.rows, every[1], descending=False)
     layout = arrange(every, width, widest(every, rows))
     pen = Pen(glyphs=glyphs, now_s=view.now_s)

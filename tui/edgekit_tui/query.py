@@ -26,6 +26,8 @@ TEXT_FIELDS: Mapping[str, Callable[[Row], str]] = {
     "artifact": lambda row: row.artifact,
     "precision": lambda row: row.precision,
     "runtime": lambda row: row.runtime,
+    "release": lambda row: row.release,
+    "update": lambda row: row.update,
 }
 NUMBER_FIELDS: Mapping[str, Callable[[Row, float], float | None]] = {
     "p50": lambda row, _: row.p50_ms,

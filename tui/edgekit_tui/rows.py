@@ -8,8 +8,10 @@ import msgspec
 
 from edgekit.fleet import Device, Fleet, Presence
 from edgekit.points import WindowPoint
+from edgekit.ships import Ship, Ships
 from edgekit.telemetry.histogram import quantile
 from edgekit.telemetry.messages import Histogram, LaneMetrics, ModelState
+from edgekit_tui.standing import fetched, reason, standing
 from edgekit_tui.traces import Trace, follow
 
 RowKey = tuple[str, str, str]
@@ -54,6 +56,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     throttled: bool = False
     dropped: int = 0
     "Messages this device lost since its start, by its own word."
+    release: str = ""
+    "What runs there; empty: none, or it takes no releases."
+    update: str = ""
+    "How far its update is, in a word; empty: it takes no releases."
+    update_reason: str = ""
+    "In the device's own words."
+    update_fetched_ratio: float | None = None
+    "Set while it fetches."
 
     @property
     def key(self) -> RowKey:
@@ -78,21 +88,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rows: tuple[Row, ...]
     traces: Mapping[str, Trace]
     "By model; empty for a device that serves one."
+    ship: Ship | None = None
+    "Its wish and report; None for a device without an updater."
 
 
 Book = Mapping[tuple[str, str], Entry]
+NO_SHIPS: Ships = {}
 
 
 def book_of(
-    fleet: Fleet, previous: Book, give_way: Callable[[], object] = lambda: None
+    fleet: Fleet, previous: Book, give_way: Callable[[], object] = lambda: None, ships: Ships = NO_SHIPS
 ) -> dict[tuple[str, str], Entry]:
-    """An entry for every device; that of a device which is the same value as in `previous` is taken over."""
+    """An entry for every device; that of a device whose values are the same as in `previous` is taken over."""
     book: dict[tuple[str, str], Entry] = {}
     for key, device in fleet.devices.items():
-        known = previous.get(key)
-        if known is None or known.device is not device:
+        known, ship = previous.get(key), ships.get(key)
+        if known is None or known.device is not device or known.ship is not ship:
             give_way()
-            known = _entry(device, known)
+            known = _entry(device, known, ship)
         book[key] = known
     return book
 
@@ -102,18 +115,18 @@ def percentile(histogram: Histogram | None, q: float) -> float | None:
     return quantile(histogram, q) if histogram is not None and histogram.count else None
 
 
-def _entry(device: Device, known: Entry | None) -> Entry:
+def _entry(device: Device, known: Entry | None, ship: Ship | None) -> Entry:
     metrics, traces = device.last_metrics, dict(known.traces) if known else {}
     served = {state.model: state for state in device.birth.models} if device.birth else {}
     measured = {lane.model for lane in metrics.lanes} if metrics else set()
     names = [*served, *sorted(measured - set(served))]
     if metrics is not None and len(names) > 1:
         traces = {name: follow(traces.get(name), name, metrics, at_s=device.last_seen_s) for name in names}
-    rows = tuple(_row(device, name, served.get(name), traces.get(name)) for name in names or [""])
-    return Entry(device=device, rows=rows, traces=traces)
+    rows = tuple(_row(device, name, served.get(name), traces.get(name), ship) for name in names or [""])
+    return Entry(device=device, rows=rows, traces=traces, ship=ship)
 
 
-def _row(device: Device, model: str, served: ModelState | None, trace: Trace | None) -> Row:
+def _row(device: Device, model: str, served: ModelState | None, trace: Trace | None, ship: Ship | None) -> Row:
     metrics = device.last_metrics
     lanes = tuple(lane for lane in metrics.lanes if lane.model == model) if metrics else ()
     latency = trace.latency if trace else device.latency
@@ -149,6 +162,10 @@ def _row(device: Device, model: str, served: ModelState | None, trace: Trace | N
         trend_ratio=_trend(history),
         throttled=bool(readings and readings.throttled),
         dropped=sum(metrics.outbox.dropped.values()) if metrics else 0,
+        release=ship.running if ship else "",
+        update=standing(ship).word if ship else "",
+        update_reason=reason(ship) if ship else "",
+        update_fetched_ratio=fetched(ship) if ship else None,
     )
 
 

@@ -22,7 +22,7 @@ MEASURED_ROWS = 300
 "Columns are as wide as the texts of the first rows ask for; they never shrink again."
 MARGIN = 2
 "Cells left of the first column, for the cursor's mark."
-SAME_DEVICE = ("device", "site", "board", "memory", "temp", "state", "seen")
+SAME_DEVICE = ("device", "site", "board", "release", "memory", "temp", "state", "seen")
 "Columns drawn faint when the row above is of the same device."
 
 UNFADED = ("state", "seen", "device")
@@ -81,19 +81,30 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         """The row under the cursor."""
         return self._rows[self._index] if self._rows else None
 
-    def show(self, rows: Sequence[Row], *, now_s: float, sorted_by: tuple[str, bool], is_old: bool = False) -> None:
+    def show(
+        self,
+        rows: Sequence[Row],
+        *,
+        now_s: float,
+        sorted_by: tuple[str, bool],
+        every: tuple[Column, ...] | None = None,
+        is_old: bool = False,
+    ) -> None:
         """Draw these rows; only lines that differ from what stands on the screen are repainted.
 
-        `is_old` draws all of them faint: with the broker gone, nothing here can be taken for the present.
+        Args:
+            every: the columns there are; all by default.
+            is_old: draws all of them faint: with the broker gone, nothing here can be taken for the present.
         """
+        every = every or self._columns
         resized = len(rows) != len(self._rows)
         self._is_old = is_old
         self._rows, self._now_s, self._sorted = rows, now_s, sorted_by
         self._place_cursor()
-        wanted = widest(self._columns, rows[:MEASURED_ROWS])
+        wanted = widest(every, rows[:MEASURED_ROWS])
         grown = {key: max(cells, self._wanted.get(key, 0)) for key, cells in wanted.items()}
-        if grown != self._wanted:
-            self._wanted = grown
+        if grown != self._wanted or len(every) != len(self._columns):
+            self._columns, self._wanted = every, grown
             self._arrange()
         if resized:
             self.virtual_size = Size(self.size.width, len(rows) + 1)
