@@ -14,7 +14,9 @@ from edgekit_tui.main import main
 from edgekit_tui.theme import THEMES
 
 FOLDER = Path(edgekit_tui.__file__).parent
-ALLOWED = {"edgekit.fleet", "edgekit.telemetry", "edgekit.config", "edgekit.errors", "edgekit.strict"}
+ALLOWED = {
+    f"edgekit.{name}" for name in ("fleet", "points", "ships", "telemetry", "config", "errors", "strict")
+}  # fmt: skip
 
 
 def console(*args: str) -> subprocess.CompletedProcess[str]:
