@@ -18,7 +18,7 @@ from edgekit_tui.draw import UNICODE, Glyphs, Line
 from edgekit_tui.ink import Inked
 from edgekit_tui.rows import Row, RowKey
 
-MEASURED_ROWS = 300
+MEASURED_ROWS = 100
 "Columns are as wide as the texts of the first rows ask for; they never shrink again."
 MARGIN = 2
 "Cells left of the first column, for the cursor's mark."
@@ -71,6 +71,9 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         self._layout: tuple[tuple[Column, int], ...] = ()
         self._drawn: dict[int, Line] = {}
         "Lines as they stand on the screen, by screen line."
+        self._ready: dict[int, Line] = {}
+        "Lines that were made to be compared and are drawn next, while cursor and scrolling are still `_ready_for`."
+        self._ready_for = (0, 0)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -99,6 +102,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         every = every or self._columns
         resized = len(rows) != len(self._rows)
         self._is_old = is_old
+        self._ready.clear()
         self._rows, self._now_s, self._sorted = rows, now_s, sorted_by
         self._place_cursor()
         wanted = widest(every, rows[:MEASURED_ROWS])
@@ -143,6 +147,7 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         self._gap = gap_of(width)
         self._layout = arrange(self._columns, width, self._wanted)
         self._drawn.clear()
+        self._ready.clear()
         self.refresh()
 
     def on_resize(self) -> None:
@@ -151,8 +156,10 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         self._keep_in_sight()
 
     def _repaint_changes(self) -> None:
+        self._ready, self._ready_for = {}, (self._index, self.scroll_offset.y)
         for y, line in list(self._drawn.items()):
-            if self._line(y) != line:
+            new = self._ready[y] = self._line(y)
+            if new != line:
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def _line(self, y: int) -> Line:
@@ -196,7 +203,8 @@ class FleetTable(Inked, ScrollView, can_focus=True):
         return tuple(spans)
 
     def render_line(self, y: int) -> Strip:
-        line = self._drawn[y] = self._line(y)
+        known = self._ready.get(y) if self._ready_for == (self._index, self.scroll_offset.y) else None
+        line = self._drawn[y] = self._line(y) if known is None else known
         lit = bool(y and self._rows and y - 1 + self.scroll_offset.y == self._index)
         cells = MARGIN + sum(width + self._gap for _, width in self._layout) if line else 0
         return self.strip(line, self.size.width, lit=lit, cells=cells)
