@@ -47,6 +47,8 @@ def test_the_dead_come_before_the_silent_and_those_before_the_slow() -> None:
         ({"failed_ratio": 0.2}, "20% of requests fail"), ({"throttled": True}, "throttled"),
         ({"dropped": 1234}, "1,234 messages dropped"), ({"state": "loading"}, "loading"),
         ({"memory_used_bytes": 99, "memory_total_bytes": 100}, "memory 99% used"),
+        ({"update": "failed", "update_reason": "no space"}, "update failed: no space"),
+        ({"update": "rolled back", "throttled": True}, "update rolled back"),
     ],
 )  # fmt: skip
 def test_each_fault_is_named(change: dict[str, object], says: str) -> None:
@@ -59,6 +61,16 @@ def test_a_device_that_is_gone_counts_once_for_all_its_models() -> None:
     gone = [replace(row, state="offline") for row in VIEW.rows if row.device == "gate-north"]
     assert len(gone) == 2
     assert len(Blame().offenders(gone, NOW_S, UNICODE)) == 1
+
+
+def test_a_failed_update_counts_once_for_all_models_and_one_under_way_or_cancelled_is_no_fault() -> None:
+    def found(**changes: str) -> list[str]:
+        both = [replace(row, **changes) for row in VIEW.rows if row.device == "gate-north"]
+        return [one.why for one in Blame().offenders(both, NOW_S, UNICODE)]
+
+    assert found(update="failed") == ["update failed"]
+    for word in ("fetching", "waiting", "cancelled", "committed", "no answer yet", "nothing asked"):
+        assert found(update=word) == []
 
 
 @pytest.mark.parametrize("width", [20, 60, 120])

@@ -11,11 +11,14 @@ from textual.pilot import Pilot
 from edgekit.ships import Ship
 from edgekit.telemetry.desired import Desired, Reported, Step
 from edgekit.telemetry.messages import Received, topic
-from edgekit_tui import once
+from edgekit_tui import once, places
 from edgekit_tui.app import Console
 from edgekit_tui.device_screen import DeviceScreen
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs, width_of
+from edgekit_tui.feed import View
 from edgekit_tui.news import Folded
+from edgekit_tui.picklist import PickList
+from edgekit_tui.places import Place
 from edgekit_tui.releases import MOST, by_device, by_group, of_device
 from edgekit_tui.releases_screen import ReleasesScreen
 from edgekit_tui.standing import STEPS, standing
@@ -77,13 +80,36 @@ def test_a_group_is_told_by_how_far_its_devices_are() -> None:
 def test_devices_that_need_somebody_are_listed_first_with_the_reason() -> None:
     _, items = by_device(VIEW.releases, 120, UNICODE)
     assert [key[1] for key, _ in items] == [
-        "line-2-cam", "lobby-mic", "line-1-cam", "gate-south", "gate-north", "dock-1",
+        "line-2-cam", "lobby-mic", "gate-south", "line-1-cam", "gate-north", "dock-1",
     ]  # fmt: skip
     lines = lines_of(line for _, line in items)
     assert "p99 1.9 times" in lines[0]
     assert "no answer yet" in lines[1]
-    assert "fetching 42%" in lines[3]
+    assert "fetching 42%" in lines[2]
     assert len(items) == len(SHIPPED) + 1
+
+
+def test_a_device_keeps_its_place_from_step_to_step_until_it_is_settled() -> None:
+    def order(step: Step) -> list[str]:
+        ships = {("lab", name): Ship(reported=report(Step.FETCHING)) for name in "abc"}
+        ships["lab", "b"] = Ship(reported=report(step))
+        return [key[1] for key, _ in by_device(ships, 80, UNICODE)[1]]
+
+    for step in (Step.WAITING, Step.FETCHING, Step.INSTALLED, Step.BOOTED):
+        assert order(step) == ["a", "b", "c"]
+    assert order(Step.COMMITTED) == order(Step.IDLE) == ["a", "c", "b"]
+    assert order(Step.FAILED) == order(Step.CANCELLED) == ["b", "a", "c"]
+
+
+def test_columns_are_as_wide_as_their_texts_so_that_reasons_have_room() -> None:
+    ships = {("lab", "a"): Ship(desired=WISH, reported=report(Step.FAILED, running="r1", reason="x" * 100, group="g"))}
+    (head,), items = by_device(ships, 80, UNICODE)
+    assert head[0] == "device wanted runs step          why"
+    assert lines_of(line for _, line in items) == ["a      r2     r1   failed        " + "x" * 46 + "…"]
+    (head,), items = by_device({**ships, ("hall", "a"): Ship(desired=WISH)}, 100, UNICODE)
+    assert head[0] == "site  device  group  wanted  runs  step           why"
+    assert lines_of(line for _, line in items)[1] == "hall  a       –      r2      –     no answer yet  "
+    assert by_group(ships, 80, UNICODE)[0] == (("group wanted devices", "head"),)
 
 
 @pytest.mark.parametrize("glyphs", [ASCII, UNICODE])
@@ -171,6 +197,48 @@ def test_the_screen_tells_and_opens() -> None:
         assert isinstance(app.screen, ReleasesScreen)
 
     drive(act, start="overview")
+
+
+def test_the_cursor_stays_at_the_top_or_goes_along_with_the_device_it_was_put_on() -> None:
+    def with_steps(**steps: Step) -> View:
+        said = {key: replace(VIEW.releases[key].reported, step=steps.get(key[1].replace("-", "_"), Step.IDLE))
+                for key in VIEW.releases if key[1] != "lobby-mic"}  # fmt: skip
+        return replace(VIEW, releases={key: Ship(reported=report) for key, report in said.items()})
+
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        async def chosen(**steps: Step) -> str:
+            app.post_message(Folded(with_steps(**steps)))
+            await pilot.pause()
+            return str(app.screen.query_one(PickList).selected[1])  # type: ignore[index]
+
+        assert await chosen(gate_south=Step.FAILED) == "gate-south"
+        assert await chosen(line_1_cam=Step.FAILED) == "line-1-cam", "nobody chose a device yet"
+        await pilot.press("j")
+        assert await chosen(line_1_cam=Step.FAILED) == "gate-north"
+        assert await chosen(line_1_cam=Step.FAILED, dock_1=Step.FAILED) == "gate-north"
+        await pilot.press("g")
+        assert await chosen(dock_1=Step.FAILED) == "dock-1"
+
+    drive(act, start="releases", view=with_steps())
+
+
+def test_a_device_that_tells_nothing_but_its_release_shows_nothing_of_another() -> None:
+    stray = Ship(reported=report(Step.FAILED, running="r1", reason="no space"))
+    view = replace(VIEW, releases={**VIEW.releases, ("lab", "a-stray"): stray})
+
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        for device, words in (("line-2-cam", "latency of ocr-detector"), ("a-stray", "nothing but its release")):
+            site = next(site for site, name in view.releases if name == device)
+            app.go((Place(places.RELEASES), Place(places.DEVICE, (site, device, ""))))
+            await pilot.pause()
+            assert words in text_of(app)
+        text = text_of(app)
+        assert "lab › a-stray" in text
+        assert "runs r1  ✗ failed" in text
+        assert "no space" in text
+        assert "ocr" not in text
+
+    drive(act, start="releases", view=view)
 
 
 def test_before_any_release_the_screen_says_so_and_what_to_do() -> None:

@@ -183,15 +183,17 @@ def natural(text: str) -> str:
 
 
 def _release_text(row: Row) -> str:
-    told = [row.release, "" if _standing(row).is_settled else words(row.update, row.update_fetched_ratio)]
-    return "  " + " ".join(filter(None, told))
+    how = "" if _standing(row).is_settled else words(row.update, row.update_fetched_ratio)
+    return "  " + f"{row.release} {how}".strip()
 
 
 def _release(row: Row, width: int, pen: Pen) -> Line:
-    """What runs, and how far an update is where there is room for the words; the mark tells it in any case."""
+    """What runs, and how far an update is, in fewer words where there is less room; the mark tells it in any case."""
     now, told = _standing(row), _release_text(row)
     if not told.strip():
         return ((f"  {pen.glyphs.missing}", "faint"),)
+    if cell_len(told) > width and row.update_fetched_ratio is not None:
+        told = f"  {row.release} {row.update_fetched_ratio * 100:.0f}%"
     if cell_len(told) > width and row.release:
         told = f"  {row.release}"
     return ((mark(now, pen.glyphs) + told[1:], "text" if now.is_settled else now.ink),)

@@ -11,7 +11,9 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
+from edgekit.ships import Ship
 from edgekit_tui import detail, draw, releases
+from edgekit_tui.draw import Lines
 from edgekit_tui.feed import View
 from edgekit_tui.ink import Panel
 from edgekit_tui.places import DEVICE, Place
@@ -75,21 +77,19 @@ class DeviceScreen(ViewScreen):
         row = next((row for row in view.rows if row.key == self.key), None) or next(
             (row for row in view.rows if (row.site, row.device) == (site, name)), None
         )
-        if device is None or row is None:
-            self.panel("heading").show(lambda _w, _h: ((("this device was forgotten by the broker", "warn"),),))
-            return
-        glyphs = self.glyphs
-        own = tuple(one for one in view.fleet.events if (one.site, one.device) == (site, name))
-        heading = self.panel("heading")
+        glyphs, ship = self.glyphs, view.releases.get((site, name))
+        self.set_class(device is None, "-unknown")
         arrow = "›" if glyphs.unicode else ">"
-        heading.border_title = Content(draw.clean(f"{site} {arrow} {name}", not glyphs.unicode)).markup
-        ship = view.releases.get((site, name))
-        heading.show(
+        self.panel("heading").border_title = Content(draw.clean(f"{site} {arrow} {name}", not glyphs.unicode)).markup
+        self.panel("heading").show(
             lambda width, _: (
-                *detail.heading(row, device, width, glyphs, now_s),
+                *(detail.heading(row, device, width, glyphs, now_s) if device and row else _unheard(ship)),
                 *(releases.of_device(ship, width, glyphs) if ship is not None else ()),
             )
         )
+        if device is None or row is None:
+            return
+        own = tuple(one for one in view.fleet.events if (one.site, one.device) == (site, name))
         latency = self.panel("latency")
         model = draw.fit(row.model, min(len(row.model), 40), glyphs)
         latency.border_title = Content(f"latency of {model}, ms").markup  # a name is not markup
@@ -107,3 +107,9 @@ class DeviceScreen(ViewScreen):
 
     def action_scroll(self, by: int) -> None:
         self.query_one("#scroll", VerticalScroll).scroll_relative(y=by, animate=False)
+
+
+def _unheard(ship: Ship | None) -> Lines:
+    """What stands in the heading of a device that is not in the fleet."""
+    known = "tells nothing but its release" if ship is not None else "was forgotten by the broker"
+    return ((("this device " + known, "warn"),),)

@@ -11,6 +11,7 @@ from edgekit_tui.draw import Glyphs, Line, Lines
 from edgekit_tui.ink import clip
 from edgekit_tui.kept import Kept
 from edgekit_tui.rows import Row, RowKey
+from edgekit_tui.standing import BY_WORD
 from edgekit_tui.totals import Totals
 
 FULL_RATIO, FAILING_RATIO = 0.92, 0.05
@@ -34,25 +35,25 @@ class Blame:
         self._weights: Kept[Row, float] = Kept(weight)
 
     def offenders(self, rows: Sequence[Row], now_s: float, glyphs: Glyphs, *, most: int = 200) -> list[Offender]:
-        """The `most` rows that something is wrong with, worst first; a device that is gone counts once."""
+        """The `most` rows that something is wrong with, worst first; what is said of a device counts once."""
         return [_told(row, bad, now_s, glyphs) for row, bad in self._found(rows)[:most]]
 
     def _found(self, rows: Sequence[Row]) -> list[tuple[Row, float]]:
         found: list[tuple[Row, float]] = []
-        gone: set[tuple[str, str]] = set()
+        told: set[tuple[str, str]] = set()
         for row, bad in zip(rows, self._weights.of(rows), strict=True):
             if not bad:
                 continue
-            if bad >= STALE:
-                if (row.site, row.device) in gone:
+            if bad >= STALE or bad == UPDATE:  # said of the device, not of a model on it
+                if (row.site, row.device) in told:
                     continue
-                gone.add((row.site, row.device))
+                told.add((row.site, row.device))
             found.append((row, bad))
         found.sort(key=lambda pair: (-pair[1], pair[0].key))
         return found
 
 
-OFFLINE, STALE, SLOW, FAILING, HOT, DROPS, FULL, OTHER = 100.0, 90.0, 50.0, 40.0, 30.0, 25.0, 20.0, 10.0
+OFFLINE, STALE, SLOW, FAILING, UPDATE, HOT, DROPS, FULL, OTHER = 100.0, 90.0, 50.0, 40.0, 35.0, 30.0, 25.0, 20.0, 10.0
 "What weighs more comes first; how far over its limit a slow model is adds up to 30."
 
 
@@ -66,6 +67,8 @@ def weight(row: Row) -> float:
         return SLOW + min((row.p99_ms or 0.0) / row.limit_ms if row.limit_ms else 30.0, 30.0)
     if (row.failed_ratio or 0.0) >= FAILING_RATIO:
         return FAILING
+    if row.update and BY_WORD[row.update].ink == "bad":
+        return UPDATE
     if row.throttled:
         return HOT
     if row.dropped:
@@ -88,6 +91,8 @@ def _told(row: Row, bad: float, now_s: float, glyphs: Glyphs) -> Offender:
         return Offender(row, bad, f"p99 {p99} ms, limit {limit}{hot}", "bad")
     if bad == FAILING:
         return Offender(row, bad, f"{(row.failed_ratio or 0) * 100:.0f}% of requests fail", "bad")
+    if bad == UPDATE:
+        return Offender(row, bad, f"update {row.update}{': ' if row.update_reason else ''}{row.update_reason}", "bad")
     heat = f" at {row.temperature_c:.0f} degrees" if row.temperature_c is not None else ""
     words = {
         HOT: f"throttled{heat}",

@@ -112,7 +112,10 @@ class PickList(Inked, ScrollView, can_focus=True):
         self._go(self._index + direction * max(1, self.size.height - 2))
 
     def action_edge(self, direction: int) -> None:
+        """To the first line or the last; at the first the cursor stays there, whatever comes to stand on it."""
         self._go(0 if direction < 0 else len(self._items) - 1)
+        if direction < 0:
+            self._cursor = None
 
     def action_open(self) -> None:
         if self._items:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+
+from rich.cells import cell_len
 
 from edgekit.ships import Ship, Ships
 from edgekit_tui import draw
@@ -13,6 +16,11 @@ from edgekit_tui.standing import Standing, fetched, mark, reason, standing, word
 DeviceKey = tuple[str, str]
 MOST = 500
 "Lines of the list; those that need somebody come first."
+ROOMY = 90
+"From this width on the list has sites and groups."
+STEP_CELLS = 13
+Cells = tuple[str, int, list[tuple[str, str]]]
+"A column: its title, the most cells it gets, and text and ink of each line."
 REASON_LINES = 4
 "Of a device's own words on its screen."
 
@@ -23,12 +31,16 @@ def by_group(ships: Ships, width: int, glyphs: Glyphs) -> Lines:
     for ship in ships.values():
         wish = ship.desired.release if ship.desired is not None else ""
         parts.setdefault((ship.group, wish), Counter())[standing(ship)] += 1
-    name = min(20, max(8, width // 5))
-    lines: list[Line] = [((f"{draw.fit('group', name, glyphs)} {draw.fit('wanted', name, glyphs)} devices", "head"),)]
+    most = min(20, max(8, width // 5))
+    name = _cells("group", (group for group, _ in parts), most)
+    wanted = _cells("wanted", (wish for _, wish in parts), most)
+    lines: list[Line] = [
+        ((f"{draw.fit('group', name, glyphs)} {draw.fit('wanted', wanted, glyphs)} devices"[:width], "head"),)
+    ]
     for (group, wish), counted in sorted(parts.items()):
         spans: list[tuple[str, str]] = [
             (draw.fit(group or glyphs.missing, name, glyphs) + " ", "strong"),
-            (draw.fit(wish or glyphs.missing, name, glyphs) + " ", "model"),
+            (draw.fit(wish or glyphs.missing, wanted, glyphs) + " ", "model"),
             (draw.count(counted.total()).rjust(7) + "  ", "text"),
         ]
         for one, n in sorted(counted.items()):
@@ -38,25 +50,38 @@ def by_group(ships: Ships, width: int, glyphs: Glyphs) -> Lines:
 
 
 def by_device(ships: Ships, width: int, glyphs: Glyphs) -> tuple[Line, list[tuple[DeviceKey, Line]]]:
-    """A header, and a line for each device: those that need somebody first."""
-    name, release = min(24, max(10, width // 5)), min(16, max(8, width // 8))
-    group = 10 if width >= 90 else 0
-    found = sorted(((standing(ship), key, ship) for key, ship in ships.items()), key=lambda one: (one[0].order, one[1]))
+    """A header, and a line for each device: those that need somebody first. Sites only where there are several."""
+    found = sorted(((standing(ship), key, ship) for key, ship in ships.items()), key=lambda one: (one[0].rank, one[1]))
+    shown = found[:MOST]
+    release, gap = min(16, max(8, width // 8)), "  " if width >= ROOMY else " "
+    columns: list[Cells] = [("device", min(24, max(10, width // 5)), [(key[1], "strong") for _, key, _ in shown])]
+    if width >= ROOMY and len({site for site, _ in ships}) > 1:
+        columns.insert(0, ("site", 12, [(key[0], "faint") for _, key, _ in shown]))
+    if width >= ROOMY:
+        columns.append(("group", 12, [(ship.group, "faint") for *_, ship in shown]))
+    columns += [
+        ("wanted", release, [(ship.desired.release if ship.desired else "", "model") for *_, ship in shown]),
+        ("runs", release, [(ship.running, "text") for *_, ship in shown]),
+    ]
+    widths = [_cells(title, (text for text, _ in cells), most) for title, most, cells in columns]
+    head = [draw.fit(title, cells, glyphs) for (title, *_), cells in zip(columns, widths, strict=True)]
+    header = gap.join([*head, "step".ljust(STEP_CELLS), "why"])[:width]
     items: list[tuple[DeviceKey, Line]] = []
-    for now, key, ship in found[:MOST]:
-        wish = ship.desired
+    for i, (now, key, ship) in enumerate(shown):
+        texts = [cells[i] for *_, cells in columns]
         line: Line = (
-            (draw.fit(key[1], name, glyphs) + " ", "strong"),
-            (draw.fit(ship.group or glyphs.missing, group, glyphs) + " " if group else "", "faint"),
-            (draw.fit(wish.release if wish is not None else glyphs.missing, release, glyphs) + " ", "model"),
-            (draw.fit(ship.running or glyphs.missing, release, glyphs) + " ", "text"),
-            (draw.fit(words(now.word, fetched(ship)), 16, glyphs) + " ", now.ink),
+            *((draw.fit(text or glyphs.missing, room, glyphs) + gap, ink)
+              for (text, ink), room in zip(texts, widths, strict=True)),
+            (draw.fit(words(now.word, fetched(ship)), STEP_CELLS, glyphs) + gap, now.ink),
             (reason(ship), "text"),
-        )
+        )  # fmt: skip
         items.append((key, clip(line, width, glyphs)))
-    titles = [("device", name), *([("group", group)] if group else []), ("wanted", release), ("runs", release)]
-    header = " ".join(draw.fit(title, cells, glyphs) for title, cells in titles) + " step             why"
-    return ((header[:width], "head"),), items
+    return ((header, "head"),), items
+
+
+def _cells(title: str, texts: Iterable[str], most: int) -> int:
+    """Cells that a column needs for its title and its widest text, `most` at most."""
+    return min(most, max(map(cell_len, (title, *texts))))
 
 
 def of_device(ship: Ship, width: int, glyphs: Glyphs) -> Lines:

@@ -14,7 +14,7 @@ class Standing(NamedTuple):
     """How far an update is."""
 
     order: int
-    "In lists: those that need somebody first."
+    "Those that need somebody first, then step by step."
     word: str
     ink: str
 
@@ -22,6 +22,11 @@ class Standing(NamedTuple):
     def is_trouble(self) -> bool:
         """It came to nothing."""
         return self.order < UNHEARD.order
+
+    @property
+    def rank(self) -> int:
+        """In lists of devices: as `order`, but what is under way stays where it is from step to step."""
+        return self.order if self.is_trouble or self.is_settled or self == UNHEARD else UNHEARD.order + 1
 
     @property
     def is_settled(self) -> bool:
