@@ -172,3 +172,17 @@ def test_a_broker_that_stops_answering_is_noticed_within_one_and_a_half_keepaliv
         stream.close()
         ended.set()
         thread.join()
+
+
+def test_a_broker_that_never_answers_does_not_hold_up_who_is_told_to_stop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config = MqttConfig(host="127.0.0.1", port=server.getsockname()[1])
+        asked: list[float] = []
+
+        def is_over() -> bool:
+            asked.append(time.monotonic())
+            return len(asked) > 1
+
+        with pytest.raises(BrokerError, match="was left before it had answered"):
+            Stream(config, "x", [("t", 0)], is_over=is_over)
+    assert len(asked) == 2

@@ -122,7 +122,8 @@ class Collector:
         """One connection. Raises BrokerError when it ends before we do."""
         sites = self._sites or ("+",)
         filters = [(f"{ROOT}/{site}/+/{leaf}", qos) for site in sites for leaf, qos in _HEARD]
-        stream = Stream(self._config, f"edgekit-collector-{secrets.token_hex(6)}", filters)
+        name = f"edgekit-collector-{secrets.token_hex(6)}"
+        stream = Stream(self._config, name, filters, is_over=self._stopping.is_set)
         try:
             for site in self._sites or (EVERYONE,):
                 stream.publish(topic(site, EVERYONE, "rebirth"), b"{}")

@@ -6,7 +6,7 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edgekit.config import MqttConfig
@@ -18,13 +18,25 @@ from edgekit.telemetry.messages import Received
 from edgekit.telemetry.tls import client_context
 
 _READ_BYTES = 256 * 1024
+_ASK_S = 0.25
 
 
 class Stream:
     """A connected reader. Raises BrokerError from every method when the connection ends."""
 
-    def __init__(self, config: MqttConfig, client_id: str, filters: Sequence[tuple[str, int]]) -> None:
-        """Connect, subscribe to (filter, QoS) pairs and wait for the answer. Raises BrokerError."""
+    def __init__(
+        self,
+        config: MqttConfig,
+        client_id: str,
+        filters: Sequence[tuple[str, int]],
+        *,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Connect, subscribe to (filter, QoS) pairs and wait for the answer. Raises BrokerError.
+
+        `is_over`: asked while the broker is silent; True gives up waiting for it.
+        """
+        self._is_over = is_over
         self.endpoint = f"{config.host}:{config.port}"
         self._parser = packets.Parser()
         self._out = bytearray()
@@ -136,10 +148,15 @@ class Stream:
         """The first packet of a kind; messages that come before it are kept. Raises BrokerError, OSError."""
         deadline = time.monotonic() + CONNACK_S
         while (left := deadline - time.monotonic()) > 0:
-            self._socket.settimeout(left)
-            data = self._socket.recv(65_536)
+            self._socket.settimeout(min(left, _ASK_S))
+            try:
+                data = self._socket.recv(65_536)
+            except TimeoutError:
+                if self._is_over():
+                    raise BrokerError(self.endpoint, "was left before it had answered") from None
+                continue
             if not data:
-                break
+                raise BrokerError(self.endpoint, "hung up before it had answered")
             try:
                 arrived = self._parser.feed(data)
             except (ValueError, IndexError) as e:
@@ -149,7 +166,7 @@ class Stream:
                     self._early += arrived[i + 1 :]
                     return packet
                 self._early.append(packet)
-        raise BrokerError(self.endpoint, "hung up before it had answered")
+        raise BrokerError(self.endpoint, f"no answer within {CONNACK_S:.0f} s")
 
 
 def _open(config: MqttConfig) -> socket.socket:
