@@ -138,13 +138,17 @@ def certify(tmp_path: Path) -> Iterator[Certify]:
     def name(text: str) -> object:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
     ends = []
 
     def start(begins: datetime, expires: datetime) -> int:
         keys = {who: ec.generate_private_key(ec.SECP256R1()) for who in ("ca", "broker")}
         signed = {}
         for who, extensions in (
-            ("ca", [x509.BasicConstraints(ca=True, path_length=None)]),
+            ("ca", [x509.BasicConstraints(ca=True, path_length=None), usage]),
             ("broker", [x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])]),
         ):
             made = x509.CertificateBuilder().subject_name(name(who)).issuer_name(name("ca"))
@@ -152,6 +156,11 @@ def certify(tmp_path: Path) -> Iterator[Certify]:
             made = made.not_valid_before(begins).not_valid_after(expires)
             for extension in extensions:
                 made = made.add_extension(extension, critical=True)
+            # what Python asks for from 3.13 on
+            issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(keys["ca"].public_key())
+            made = made.add_extension(issuer, critical=False)
+            subject = x509.SubjectKeyIdentifier.from_public_key(keys[who].public_key())
+            made = made.add_extension(subject, critical=False)
             signed[who] = made.sign(keys["ca"], hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         secret = keys["broker"].private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -163,7 +163,8 @@ def test_what_is_ahead_is_given_back_whatever_became_of_it():
 def test_requests_go_to_the_lane_of_their_priority_or_the_one_their_deadline_leaves_room_for(engine, make_lane):
     model = engine.find("m")
     model.tolerant = make_lane(TOLERANT, "flash")
-    one_ms = model.tolerant.pace.mean_ms(SIDE * SIDE * 4)
+    model.tolerant.pace = Pace()
+    model.tolerant.pace.learn(SIDE * SIDE * 4, 10_000.0)
 
     def lane(**asked: object) -> tuple[str, str]:
         answer: Answer = engine.infer("m", x(), **asked)
@@ -173,7 +174,9 @@ def test_requests_go_to_the_lane_of_their_priority_or_the_one_their_deadline_lea
     assert lane(priority=REALTIME, deadline_ms=1e6) == (REALTIME, "standard")
     assert lane(priority=TOLERANT) == (TOLERANT, "flash")
     assert lane(deadline_ms=1e6) == (TOLERANT, "flash")
-    assert lane(deadline_ms=1.5 * one_ms) == (REALTIME, "standard")
+    model.tolerant.pace = Pace()
+    model.tolerant.pace.learn(SIDE * SIDE * 4, 10_000.0)
+    assert lane(deadline_ms=12_000.0) == (REALTIME, "standard"), "no room for the tolerant one's ten seconds and some"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")

@@ -249,7 +249,7 @@ def test_watching_prints_one_line_of_json_each_time_until_interrupted(options: l
     assert verb.stdout is not None
     turns = [json.loads(verb.stdout.readline()) for _ in range(3)]
     verb.send_signal(signal.SIGINT)
-    _, talk = verb.communicate(timeout=10)
+    _, talk = verb.communicate(timeout=60)
     assert verb.returncode == 130
     assert "Traceback" not in talk
     assert turns[0]["at_s"] < turns[1]["at_s"] < turns[2]["at_s"]

@@ -117,8 +117,8 @@ class Many:
         """A result for each job, in their order. On an interrupt the running ones are ended, then it is raised."""
         self._logs.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(self._parallel) as pool:
-            waiting = [pool.submit(self._one, entry, words) for entry, words in jobs]
             try:
+                waiting = [pool.submit(self._one, entry, words) for entry, words in jobs]
                 return [future.result() for future in waiting]
             except BaseException:
                 self.stop()
