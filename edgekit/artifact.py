@@ -14,6 +14,13 @@ from edgekit.strict import read_json
 
 RECORD_NAME = "record.json"
 STANDARD = "standard"
+UNKNOWN = "unknown"
+"""The precision of a user's own file: nobody has declared it, and it is its own standard."""
+
+
+def is_flash(precision: str) -> bool:
+    """Compressed; full precision, whether as published or only rewritten, is the standard's kind."""
+    return precision not in ("float32", UNKNOWN)
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgekit.artifact import sha256_of
+from edgekit.artifact import UNKNOWN, sha256_of
 from edgekit.board import Board
 from edgekit.config import NAME_PATTERN
 from edgekit.errors import ArtifactError, CatalogError
@@ -83,7 +83,7 @@ def _bare_model(path: Path) -> Model:
         sha256=sha256,
         size_bytes=size_bytes,
         format=FORMATS[path.suffix.lower()],
-        precision="unknown",
+        precision=UNKNOWN,
     )
     return Model(
         name=name,

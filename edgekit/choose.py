@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from edgekit import measured
 from edgekit.artifact import Artifact
+from edgekit.bench.batches import SIZES
 from edgekit.bench.candidates import Candidate, candidates
 from edgekit.bench.conditions import this_device
 from edgekit.bench.record import Measurement
@@ -17,7 +18,7 @@ from edgekit.bench.run import Plan, Progress, bench
 from edgekit.bench.search import search
 from edgekit.config import Home
 from edgekit.device.probe import Facts, probe
-from edgekit.errors import ArtifactError, ConfigError, RuntimeUnavailable
+from edgekit.errors import ArtifactError, ConfigError, RuntimeUnavailable, UsageError
 from edgekit.fetch import all_artifacts
 from edgekit.files import write_atomic
 from edgekit.judged import Judged
@@ -49,6 +50,18 @@ class Space:
     axes: Mapping[str, int] | None = None
     is_wide: bool = False
     "Also spinning threads, and bf16 where the CPU has it."
+    batches: Sequence[int] | None = None
+    "Items of a query. None: one, and where throughput matters the sizes of `bench.batches`."
+    batched_in: Sequence[str] | None = None
+    "Runtimes whose larger batches count. None: all."
+
+    def under(self, limits: Limits) -> Space:
+        """The same with the batch sizes that the objective asks for. Raises UsageError for those it has no use for."""
+        if self.batches is None:
+            return replace(self, batches=SIZES if limits.counts_items else (1,))
+        if max(self.batches) > 1 and not limits.counts_items:
+            raise UsageError(f"for the objective {limits.objective} a query holds one item; throughput counts batches")
+        return self
 
 
 def choose(
@@ -78,7 +91,7 @@ def choose(
     """
     check_limits(limits)
     facts = facts or probe()
-    found = find_candidates(model, home, facts, space or Space())
+    found = find_candidates(model, home, facts, (space or Space()).under(limits))
     plan, tell = _plan(limits, facts, seconds), progress or (lambda _text, _share: None)
     rows = {} if fresh else measured.valid(model, found, home, plan)
     verifier, by_name = Verifier(model, home), {candidate.name: candidate for candidate in found}
@@ -126,13 +139,13 @@ def guess(
     Raises as `choose` does.
     """
     facts = facts or probe()
-    found = find_candidates(model, home, facts, space or Space())
+    found = find_candidates(model, home, facts, (space or Space()).under(limits))
     known = _judged(model, found, home, facts)
     if known:
         return select(known, limits)
     vram = [a.memory_bytes for a in facts.accelerators if a.present and a.memory_bytes]
     machine = Machine(memory_bytes=facts.memory.usable_bytes, vram_bytes=max(vram, default=None), long_term=long_term)
-    return prior(found, machine, limits)
+    return prior([c for c in found if c.settings.batch == 1] or found, machine, limits)
 
 
 def instead(
@@ -140,7 +153,7 @@ def instead(
 ) -> tuple[str, ...]:
     """After nothing fitted: which other limit would let which candidate pass, from what is measured."""
     facts = facts or probe()
-    found = find_candidates(model, home, facts, space or Space())
+    found = find_candidates(model, home, facts, (space or Space()).under(limits))
     return what_if(_judged(model, found, home, facts), limits, None)
 
 
@@ -152,7 +165,11 @@ def _judged(model: Model, found: Sequence[Candidate], home: Home, facts: Facts) 
 
 
 def find_candidates(model: Model, home: Home, facts: Facts, space: Space) -> list[Candidate]:
-    """What there is to choose from on this machine. Raises RuntimeUnavailable when no runtime reads any artifact."""
+    """What there is to choose from on this machine.
+
+    Raises RuntimeUnavailable when no runtime reads any artifact, UsageError when none takes the batches that are asked
+    for, ConfigError for an artifact that is not there.
+    """
     artifacts = _wanted(model, all_artifacts(model, home), space)
     found = candidates(
         model,
@@ -163,7 +180,12 @@ def find_candidates(model: Model, home: Home, facts: Facts, space: Space) -> lis
         axes=space.axes,
         hooks=_hooks(facts),
         wide_for=(facts.cpu.features or ()) if space.is_wide else None,
+        batches=space.batches or (1,),
+        batched_in=space.batched_in,
     )
+    if not found and space.batches and 1 not in space.batches:
+        sizes = " or ".join(map(str, space.batches))
+        raise UsageError(f"nothing of {model.name} takes {sizes} items at once here: its first axis is fixed")
     if not found:
         formats = sorted({artifact.record.format for artifact in artifacts})
         mend = " or ".join(_INSTALLS[name] for name in formats)

@@ -141,10 +141,10 @@ class TolerantConfig(_Section, frozen=True, kw_only=True):
 class BatchConfig(_Section, frozen=True, kw_only=True):
     """`[model.batch]`: answer several requests in one inference, where the artifact allows it."""
 
-    max: int = 8
-    "At most; less where the memory does not hold it."
+    max: int | None = None
+    "At most; less where the memory does not hold it. None: as many as were selected, else 8."
     preferred: int | None = None
-    "As many are not kept waiting for more; None: half of `max`."
+    "As many are not kept waiting for more. None: as many as were selected, else half of `max`."
     window_ms: float = 2.0
     "At most this long for others to come; nobody waits when there are none."
 

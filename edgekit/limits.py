@@ -19,8 +19,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the user requires. None: no such limit."""
 
     latency_ms: float | None = None
+    "Of a query, whatever it holds: nobody has an answer before the whole batch is done."
     latency_percentile: str = "p99"
     qps: float | None = None
+    "Items a second of one session; a query of one item is one of them."
     memory_bytes: int | None = None
     accuracy_floor: float = 0.99
     objective: str = "latency"
@@ -28,6 +30,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     "For the objective `balanced`."
     min_gain: float = 0.03
     "A gain counts when even the confidence bound that speaks against it is above this share."
+
+    @property
+    def counts_items(self) -> bool:
+        """Whether throughput matters, so that a query may hold several items."""
+        return self.objective == "throughput" or (self.objective == "balanced" and self.weights["throughput"] > 0)
 
 
 def check_limits(limits: Limits) -> None:

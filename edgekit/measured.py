@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -13,7 +12,7 @@ from edgekit.bench.candidates import Candidate
 from edgekit.bench.conditions import conditions, lasting, this_device
 from edgekit.bench.contender import Contender, Plan, accuracy_fields, row_of
 from edgekit.bench.record import Conditions, Latency, Measurement
-from edgekit.bench.search import THREADS_MARGIN
+from edgekit.bench.spared import Known, why_spared
 from edgekit.bench.store import Stored
 from edgekit.config import Home
 from edgekit.limits import Limits
@@ -60,38 +59,29 @@ def is_worth_repeating(old: Stored, now_ms: int) -> bool:
 
 
 def spared(found: Sequence[Candidate], rows: Mapping[str, Measurement], limits: Limits) -> dict[str, str]:
-    """Candidate name -> why it need not be measured, for those with more threads than can save them. Pure.
-
-    More threads make a candidate faster by their number at most (and a little: they bring more cache). Where the same
-    with one thread is slower than that against another that keeps the limits, they are no hope for any objective.
+    """Candidate name -> why it need not be measured, for those whose kin show that they are no hope. Pure.
 
     Args:
         rows: what is measured, by candidate name, with what is known of its accuracy.
     """
     open_ = msgspec.structs.replace(limits, latency_percentile="p50")
-    usable = [row for row in rows.values() if row.latency and why_not(row, open_) is None]
-    best = min(usable, key=_typical_ms, default=None)
-    why: dict[str, str] = {}
-    for candidate in found:
-        threads = candidate.settings.threads
-        single = replace(candidate, settings=replace(candidate.settings, threads=1, spinning=False))
-        sibling = rows.get(single.name)
-        if best is None or candidate.name in rows or threads == 1 or sibling is None or sibling.latency is None:
-            continue
-        times = _typical_ms(sibling) / _typical_ms(best)
-        if times > THREADS_MARGIN * threads:
-            why[candidate.name] = f"not started: with one thread it is {times:.1f}x slower than {best.candidate}"
-    return why
+    known = [
+        (Known(candidate=c, query_ms=row.latency.typical_ms, peak_bytes=row.peak_memory_bytes), row)
+        for c in found
+        if (row := rows.get(c.name)) and row.latency
+    ]
+    best = min((k for k, row in known if why_not(row, open_) is None), key=lambda k: k.item_ms, default=None)
+    if best is None:
+        return {}
+    everyone = [k for k, _ in known]
+    left = [candidate for candidate in found if candidate.name not in rows]
+    whys = {c.name: why_spared(c, everyone, best, bound_ms=limits.latency_ms) for c in left}
+    return {name: why for name, why in whys.items() if why is not None}
 
 
 def unstarted(model: Model, candidate: Candidate, why: str) -> Measurement:
     """The row of a candidate that was not measured, with the reason."""
     return row_of(model, Contender(candidate=candidate, failure=why), Conditions(), "", in_turns=0)
-
-
-def _typical_ms(row: Measurement) -> float:
-    assert row.latency is not None
-    return row.latency.typical_ms
 
 
 def _suffices(m: Measurement, plan: Plan) -> bool:

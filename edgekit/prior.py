@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgekit.artifact import is_flash
 from edgekit.bench.candidates import Candidate, to_record
 from edgekit.errors import NoUsableArtifact
 from edgekit.selection import Limits, Rejection, Selection, check_limits
@@ -97,7 +98,7 @@ def prior(candidates: Sequence[Candidate], machine: Machine, limits: Limits) -> 
 
 
 def _kind(candidate: Candidate) -> str:
-    return STANDARD if candidate.artifact.record.precision == "float32" else FLASH
+    return FLASH if is_flash(candidate.artifact.record.precision) else STANDARD
 
 
 def _why_not(candidate: Candidate, limits: Limits) -> str | None:

@@ -19,16 +19,15 @@ class Benefit(msgspec.Struct, frozen=True):
 
 
 def benefit(m: Measurement, usable: Sequence[Measurement], limits: Limits) -> Benefit:
-    """By objective: 1/median, queries/s, 1/peak memory, or the weighted score."""
+    """By objective: 1/median, items/s, 1/peak memory, or the weighted score."""
     latency = m.latency
     assert latency is not None
     if limits.objective == "memory":
         return Benefit(1 / (m.peak_memory_bytes or 2**62), 0.0)
     if limits.objective == "latency":
         return Benefit(1 / latency.typical_ms, 1 / latency.typical_ms)
-    qps = m.throughput_qps or 0.0
     if limits.objective == "throughput":
-        return Benefit(qps, qps)
+        return Benefit(m.items_per_s, m.items_per_s)
     terms = score_terms(m, usable)
     rest = sum(limits.weights[name] * value for name, value in terms.items() if name != "throughput")
     share = limits.weights["throughput"] * terms["throughput"]
@@ -38,7 +37,7 @@ def benefit(m: Measurement, usable: Sequence[Measurement], limits: Limits) -> Be
 def score_terms(m: Measurement, usable: Sequence[Measurement]) -> dict[str, float]:
     """The terms of the weighted score, each in 0 to 1 where 1 is the best of the candidates that keep the limits.
 
-    throughput: queries/s over the most; memory: the least peak over its own; accuracy: ratio over the highest;
+    throughput: items/s over the most; memory: the least peak over its own; accuracy: ratio over the highest;
     deployability: half for the file's size (smallest over its own), half for the cold start (shortest over its own).
     """
 
@@ -46,12 +45,12 @@ def score_terms(m: Measurement, usable: Sequence[Measurement]) -> dict[str, floa
         least, own = min(values.values()), values[m.candidate]
         return least / own if own else 1.0
 
-    most = max(other.throughput_qps or 0.0 for other in usable)
+    most = max(other.items_per_s for other in usable)
     accurate = max(other.accuracy_ratio or 0.0 for other in usable)
     size = less_is_better({other.candidate: float(other.size_bytes) for other in usable})
     start = less_is_better({other.candidate: other.start.total_ms if other.start else 1e9 for other in usable})
     return {
-        "throughput": (m.throughput_qps or 0.0) / most if most else 0.0,
+        "throughput": m.items_per_s / most if most else 0.0,
         "memory": less_is_better({other.candidate: float(other.peak_memory_bytes or 2**62) for other in usable}),
         "accuracy": (m.accuracy_ratio or 0.0) / accurate if accurate else 0.0,
         "deployability": (size + start) / 2,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from edgekit.bench.record import Latency, Measurement, Settings, Standing
+from edgekit.artifact import is_flash
+from edgekit.bench.record import Measurement, Settings, Standing
 from edgekit.bench.stats import SAMPLES_FOR_P99, ms, speed_up
 from edgekit.errors import NoUsableArtifact
 from edgekit.limits import OBJECTIVES, PERCENTILES, WEIGHTS, Limits, check_limits
@@ -38,6 +39,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     rejections: tuple[Rejection, ...]
     p50_ms: float | None
+    "Of a query, which holds `settings.batch` items."
     p99_ms: float | None
     peak_memory_bytes: int | None
     accuracy_ratio: float | None
@@ -94,7 +96,9 @@ def why_not(measurement: Measurement, limits: Limits) -> str | None:
         return m.failure or "was not measured"
     if not m.fit:
         return f"build marked it unfit: {m.why_unfit or 'no reason given'}"
-    return _why_too_big(m, limits) or _why_inaccurate(m, limits) or _why_slow(m.latency, limits) or _why_few(m, limits)
+    if m.settings.batch > 1 and not limits.counts_items:
+        return f"for {limits.objective} a query holds one item"
+    return _why_too_big(m, limits) or _why_inaccurate(m, limits) or _why_slow(m, limits) or _why_few(m, limits)
 
 
 def _why_too_big(m: Measurement, limits: Limits) -> str | None:
@@ -117,24 +121,36 @@ def _why_inaccurate(m: Measurement, limits: Limits) -> str | None:
     return None
 
 
-def _why_slow(latency: Latency, limits: Limits) -> str | None:
-    bound, name = limits.latency_ms, limits.latency_percentile
-    if bound is None:
+def _why_slow(m: Measurement, limits: Limits) -> str | None:
+    bound, name, latency = limits.latency_ms, limits.latency_percentile, m.latency
+    if bound is None or latency is None:
         return None
     value = {"p50": latency.p50_ms, "p90": latency.p90_ms, "p99": latency.p99_ms}[name]
+    allowed = f"{bound:g} ms allowed"
     if value is not None:
-        return f"{name} {ms(value)} ms, {bound:g} ms allowed" if value > bound else None
+        return f"{name} {ms(value)} ms{_for_a_query(m)}, {allowed}" if value > bound else None
     if latency.p50_low_ms > bound:
-        return f"even its median, {ms(latency.p50_ms)} ms, is above the {bound:g} ms allowed"
+        return f"even its median, {ms(latency.p50_ms)} ms{_for_a_query(m)}, is above the {allowed}"
     needed = PERCENTILES[name]
     return f"{name} not supported ({latency.sample_count} samples, {needed} needed): measure it with --samples {needed}"
 
 
+def _for_a_query(m: Measurement) -> str:
+    """What a latency is about where it is not that of one item."""
+    return f" for a query of {m.settings.batch} items" if m.settings.batch > 1 else ""
+
+
 def _why_few(m: Measurement, limits: Limits) -> str | None:
-    if limits.qps is None:
+    if limits.qps is None or m.items_per_s >= limits.qps:
         return None
-    given = m.throughput_qps or 0.0
-    return f"answers {given:.1f} queries/s, {limits.qps:g} required" if given < limits.qps else None
+    return f"answers {_rate(m)}, {limits.qps:g} required"
+
+
+def _rate(m: Measurement) -> str:
+    """Throughput in words; a query of one item is an item."""
+    if m.settings.batch > 1:
+        return f"{m.items_per_s:.1f} items/s in batches of {m.settings.batch}"
+    return f"{m.items_per_s:.1f} queries/s"
 
 
 def _leads(best: Measurement, other: Measurement, benefits: Mapping[str, Benefit], limits: Limits) -> bool:
@@ -182,18 +198,20 @@ def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Stand
 
 
 def _kindest(other: Measurement, best: Measurement) -> float:
-    """How many times faster `best` was in the round that was kindest to the other; without rounds, on the whole."""
+    """How many times faster an item was in `best` in the round that was kindest to the other, or on the whole."""
     assert other.latency is not None
     assert best.latency is not None
     pairs = list(zip(other.latency.round_p50_ms, best.latency.round_p50_ms, strict=False))
     if not pairs or other.run_id != best.run_id:
-        return other.latency.typical_ms / best.latency.typical_ms
-    return min(theirs / ours for theirs, ours in pairs)
+        return other.item_ms / best.item_ms
+    items = best.settings.batch / other.settings.batch
+    return min(items * theirs / ours for theirs, ours in pairs)
 
 
-def _preference(m: Measurement, benefits: Mapping[str, Benefit]) -> tuple[float, int, int, float]:
-    """Order among ties: more accurate (to a tenth of a percent), the standard itself, fewer threads, better."""
-    return (_inaccuracy(m), m.artifact != "standard", m.settings.threads, -benefits[m.candidate].middle)
+def _preference(m: Measurement, benefits: Mapping[str, Benefit]) -> tuple[float, int, int, int, float]:
+    """Order among ties: more accurate (to a tenth of a percent), the standard, smaller batch, fewer threads, better."""
+    way = m.settings
+    return (_inaccuracy(m), m.artifact != "standard", way.batch, way.threads, -benefits[m.candidate].middle)
 
 
 def _inaccuracy(m: Measurement) -> float:
@@ -221,8 +239,8 @@ def _figure(m: Measurement, benefit: Benefit, limits: Limits) -> str:
     if limits.objective == "memory":
         return f"peak {(m.peak_memory_bytes or 0) / _MIB:.0f} MiB"
     if limits.objective == "throughput":
-        return f"{m.throughput_qps or 0:.1f} queries/s"
-    return f"p50 {ms(m.latency.p50_ms)} ms" if m.latency else "not measured"
+        return _rate(m)
+    return f"typically {ms(m.latency.typical_ms)} ms" if m.latency else "not measured"
 
 
 def _reasons(
@@ -230,7 +248,10 @@ def _reasons(
 ) -> tuple[str, ...]:
     assert chosen.latency is not None
     low, high = chosen.latency.p50_low_ms, chosen.latency.p50_high_ms
-    reasons = [f"p50 {ms(chosen.latency.p50_ms)} ms ({ms(low)} to {ms(high)} at 99 % confidence), {_wanted(limits)}"]
+    typical = f"p50 {ms(chosen.latency.p50_ms)} ms{_for_a_query(chosen)}"
+    reasons = [f"{typical} ({ms(low)} to {ms(high)} at 99 % confidence), {_wanted(limits)}"]
+    if limits.counts_items:
+        reasons.append(_rate(chosen))
     if best is not chosen:
         reasons.append(f"{best.candidate} leads by less than can be proven; the {_virtue(best, chosen)} is kept")
     reasons += _against_the_other_kind(chosen, measurements)
@@ -259,18 +280,13 @@ def _wanted(limits: Limits) -> str:
 
 def _against_the_other_kind(chosen: Measurement, measurements: Sequence[Measurement]) -> list[str]:
     """Flash against standard, each at its fastest: the question that edgekit exists for."""
-    is_standard = _is_standard(chosen)
-    others = [(m.latency.typical_ms, m) for m in measurements if _is_standard(m) != is_standard and m.latency]
+    compressed = is_flash(chosen.precision)
+    others = [(m.item_ms, m) for m in measurements if is_flash(m.precision) != compressed and m.latency]
     if not others:
         return []
     _, other = min(others, key=lambda pair: pair[0])
     times, least, most = speed_up(other, chosen)
-    kind = "Flash" if is_standard else "the standard"
+    kind = "the standard" if compressed else "Flash"
     how = f"{times:.2f}x as fast as" if times >= 1 else f"{1 / times:.2f}x slower than"
     sure = f"; between {least:.2f}x and {most:.2f}x as fast" if times >= 1 else ""
     return [f"{how} {kind} at its best ({other.candidate}{sure})"]
-
-
-def _is_standard(m: Measurement) -> bool:
-    """Full precision, whether as published or only rewritten; everything compressed is Flash."""
-    return m.precision == "float32"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class Machine:
     starts: list[str] = field(default_factory=list)
     fails: dict[str, str] = field(default_factory=dict)
     "Artifact -> the reason for which it cannot be loaded."
+    item_bytes: int = 0
+    "What each item of a query takes at the peak."
 
     def __post_init__(self) -> None:
         self._dice, self._slow, self._lock = random.Random(self.seed), 1.0, threading.Lock()
@@ -64,16 +67,16 @@ class Worker:
 
     def __init__(self, machine: Machine, true_ms: dict[str, float]) -> None:
         self._machine, self._true_ms = machine, true_ms
-        self._artifact, self._threads = "", 1
+        self._key = ""
         self.is_open = True
 
     def ask(self, request: say.Request, _expected: type, *, timeout_s: float) -> Any:
         machine = self._machine
         if isinstance(request, say.Open):
-            self._artifact, self._threads = Path(request.path).stem, request.settings.threads
-            machine.starts.append(f"{self._artifact} {self._threads}t")
+            self._key = key_of(Path(request.path).stem, request.settings)
+            machine.starts.append(self._key)
             machine.spend(machine.start_s / LANES)
-            if why := machine.fails.get(self._artifact):
+            if why := machine.fails.get(Path(request.path).stem):
                 raise CandidateFailed(why)
             return say.Opened(import_ms=200, load_ms=100, runtime_version="1", inputs=(), scales={})
         if isinstance(request, say.First):
@@ -83,7 +86,9 @@ class Worker:
         if isinstance(request, say.Measure):
             return self._measured(request)
         assert isinstance(request, say.Place)
-        return say.Placed(peak_memory_bytes=2**20, ops_by_provider={"CPUExecutionProvider": 1}, partitions=1)
+        return say.Placed(
+            peak_memory_bytes=self.peak_bytes(), ops_by_provider={"CPUExecutionProvider": 1}, partitions=1
+        )
 
     def _times(self, most: int, seconds: float = 1e9) -> say.Times:
         found: list[float] = []
@@ -94,17 +99,18 @@ class Worker:
 
     def _measured(self, request: say.Measure) -> say.Times:
         """At most 60 samples stand for the slice: a median is no other with thousands."""
-        fit = max(2, int(1000 * request.seconds / self._true_ms[f"{self._artifact} {self._threads}t"]) + 1)
+        fit = max(2, int(1000 * request.seconds / self._true_ms[self._key]) + 1)
         count = min(fit, request.max_samples)
         found = [self._one_ms() for _ in range(min(count, 60))]
         self._machine.spend(sum(found) / 1000 * count / len(found))
         return say.Times(times_ms=tuple(found), usage=(sum(found) / 1000, 0, 0))
 
     def _one_ms(self) -> float:
-        return self._machine.query_ms(self._true_ms[f"{self._artifact} {self._threads}t"])
+        return self._machine.query_ms(self._true_ms[self._key])
 
     def peak_bytes(self) -> int | None:
-        return 2**20
+        items = int(self._key.partition("x")[2] or 1) if self._key else 1
+        return 2**20 + self._machine.item_bytes * items
 
     def close(self) -> None:
         self.is_open = False
@@ -117,7 +123,7 @@ class Worker:
 
 
 def world(monkeypatch: pytest.MonkeyPatch, machine: Machine, true_ms: dict[str, float]) -> list[Worker]:
-    """Put the machine under the search. True times by `ARTIFACT THREADSt`. Returns the workers as they are started."""
+    """Put the machine under the search. True times of a query by name. Returns the workers as they are started."""
     workers: list[Worker] = []
 
     def started(**_: object) -> Worker:
@@ -141,14 +147,14 @@ def world(monkeypatch: pytest.MonkeyPatch, machine: Machine, true_ms: dict[str, 
 
 
 def field_of(true_ms: dict[str, float]) -> list[Candidate]:
-    """A candidate for each `ARTIFACT THREADSt`."""
+    """A candidate for each `ARTIFACT THREADSt` or `ARTIFACT THREADSt xBATCH`."""
     found = []
     for name in true_ms:
-        artifact, _, threads = name.rpartition(" ")
+        artifact, threads, batch = re.fullmatch(r"(.+) (\d+)t(?: x(\d+))?", name).groups(default="1")
         record = ArtifactRecord(
             model="m", name=artifact, file="m.onnx", format="onnx", precision="float32", sha256=artifact, size_bytes=1
         )
-        settings = SessionSettings(providers=CPU_PROVIDERS, threads=int(threads.removesuffix("t")))
+        settings = SessionSettings(providers=CPU_PROVIDERS, threads=int(threads)).with_batch(["x"], int(batch))
         found.append(Candidate(artifact=Artifact(record=record, path=Path(f"{artifact}.onnx")), settings=settings))
     return found
 
@@ -176,4 +182,9 @@ def regret(true_ms: dict[str, float], chosen: str) -> float:
 
 
 def names(rows: Sequence[Any]) -> list[str]:
-    return [f"{row.artifact} {row.settings.threads}t" for row in rows]
+    return [key_of(row.artifact, row.settings) for row in rows]
+
+
+def key_of(artifact: str, settings: Any) -> str:
+    batch = f" x{settings.batch}" if settings.batch > 1 else ""
+    return f"{artifact} {settings.threads}t{batch}"

@@ -141,7 +141,7 @@ def test_too_few_queries_say_what_is_needed(state, capsys):
         (["--scenario", "server"], "needs --qps and --latency-ms"),
         (["--scenario", "server", "--qps", "-1", "--latency-ms", "5"], "more than zero"),
         (["--soak", "0"], "more than zero"),
-        (["--batch", "2"], "takes one sample at a time"),
+        (["--batch", "2"], "takes one item at a time"),
         (["--batch", "0"], "1 or more"),
     ],
 )

@@ -9,7 +9,7 @@ from edgekit.bench.record import Measurement
 from edgekit.bench.search import search
 from edgekit.limits import Limits
 from edgekit.selection import select, standings
-from tests.simulated import MODEL, Machine, Worker, field_of, made_up, names, regret, sweep_s, world
+from tests.simulated import MODEL, Machine, Worker, field_of, key_of, made_up, names, regret, sweep_s, world
 
 LIMITS = Limits(accuracy_floor=0)
 PLAN = Plan(seconds=5.0, seed=1)
@@ -20,7 +20,10 @@ TIMES = {"slow 1t": 40.0, "slow 2t": 30.0, "near 1t": 10.6, "best 1t": 10.0, "be
 class Searched:
     """A search that was run in a world of its own."""
 
-    def __init__(self, monkeypatch, true_ms: dict[str, float], machine: Machine, plan: Plan = PLAN, judge=None) -> None:
+    def __init__(
+        self, monkeypatch, true_ms: dict[str, float], machine: Machine, plan: Plan = PLAN, judge=None, limits=LIMITS
+    ) -> None:
+        self.limits = limits
         self.workers: list[Worker] = world(monkeypatch, machine, true_ms)
         self.told: list[tuple[str, float]] = []
         began = machine.now_s
@@ -30,7 +33,7 @@ class Searched:
             found,
             plan,
             budget_s=float(len(found)),
-            judge=judge or (lambda rows, _final: standings(rows, LIMITS)),
+            judge=judge or (lambda rows, _final: standings(rows, limits)),
             progress=lambda text, share: self.told.append((text, share)),
         )
         self.spent_s = machine.now_s - began
@@ -38,8 +41,8 @@ class Searched:
 
     @property
     def chosen(self) -> str:
-        selection = select(self.rows, LIMITS)
-        return f"{selection.artifact} {selection.settings.threads}t"
+        selection = select(self.rows, self.limits)
+        return key_of(selection.artifact, selection.settings)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 7])
@@ -78,7 +81,8 @@ def test_one_that_was_put_out_is_placed_by_the_rounds_that_it_shared_with_the_le
         figures = done.by_name[name].latency
         assert figures is not None
         assert figures.typical_ms == figures.paired_ms == pytest.approx(times * leader.typical_ms, rel=0.15)
-        assert done.by_name[name].throughput_qps == pytest.approx(1000 / figures.paired_ms)
+        behind = figures.paired_ms / leader.typical_ms
+        assert done.by_name[name].throughput_qps == pytest.approx(done.by_name["best 1t"].throughput_qps / behind)
 
 
 def test_a_hopeless_one_is_never_raced_and_its_threads_are_not_started(monkeypatch):
@@ -186,3 +190,65 @@ def test_the_leader_is_measured_on_for_the_percentile_of_its_limit(monkeypatch):
     assert figures is not None
     assert figures.sample_count >= 662
     assert figures.p99_ms is not None
+
+
+# Batches: items a second decide
+
+ITEMS = Limits(accuracy_floor=0, objective="throughput")
+
+
+def grown(artifact: str, call_ms: float, item_ms: float, threads: int = 1, most: int = 32) -> dict[str, float]:
+    """Query times of every batch size: so much for the call, and so much for each item."""
+    sizes = [1 << i for i in range(most.bit_length())]
+    return {f"{artifact} {threads}t" + (f" x{n}" if n > 1 else ""): call_ms + item_ms * n for n in sizes}
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7])
+def test_what_answers_the_most_items_is_found_whatever_a_query_takes(monkeypatch, seed):
+    true_ms = grown("called", 9.0, 1.0) | grown("plain", 0.2, 1.9) | grown("slow", 1.0, 20.0)
+    done = Searched(monkeypatch, true_ms, Machine(seed=seed, jitter=0.05, drift=0.1), limits=ITEMS)
+    assert done.chosen == "called 1t x32"
+    row = done.by_name["called 1t x32"]
+    assert row.latency is not None
+    assert row.items_per_s == pytest.approx(32 * 1000 / row.latency.mean_ms)
+
+
+def test_larger_batches_are_started_for_as_long_as_they_gain(monkeypatch):
+    machine = Machine()
+    done = Searched(monkeypatch, grown("flat", 0.01, 2.0) | grown("steep", 3.0, 1.0, most=4), machine, limits=ITEMS)
+    assert machine.starts == ["flat 1t", "steep 1t", "flat 1t x2", "steep 1t x2", "steep 1t x4"]
+    assert done.by_name["flat 1t x32"].failure.startswith("not started: an item takes ")
+    assert done.chosen == "steep 1t x4"
+
+
+def test_smaller_batches_come_first_and_one_thread_before_more(monkeypatch):
+    machine = Machine()
+    Searched(monkeypatch, grown("a", 5.0, 1.0, 2, most=2) | grown("a", 6.0, 1.0, most=2), machine, limits=ITEMS)
+    assert machine.starts == ["a 1t", "a 2t", "a 1t x2", "a 2t x2"]
+
+
+def test_a_larger_batch_that_is_no_better_for_sure_gives_way_to_the_smaller(monkeypatch):
+    for seed in range(3):
+        done = Searched(monkeypatch, {"a 1t": 10.0, "a 1t x2": 10.2, "a 1t x4": 20.3}, Machine(seed=seed), limits=ITEMS)
+        assert done.chosen == "a 1t x2"
+
+
+def test_one_of_long_queries_is_not_put_out_before_it_has_the_samples_of_a_median(monkeypatch):
+    """Its query takes six times as long, so that it has fewer of them; an item is a tenth better."""
+    true_ms = {"a 1t": 10.0, "b 1t x6": 54.0}
+    for seed in range(3):
+        done = Searched(monkeypatch, true_ms, Machine(seed=seed), limits=ITEMS)
+        assert done.chosen == "b 1t x6"
+        assert not done.by_name["b 1t x6"].rough
+
+
+def test_batches_grow_no_further_than_the_bound_on_a_query_and_the_memory_allow(monkeypatch):
+    true_ms = grown("a", 9.0, 1.0)
+    bound = Limits(accuracy_floor=0, objective="throughput", latency_ms=16.0, latency_percentile="p50")
+    done = Searched(monkeypatch, true_ms, Machine(), Plan(seconds=5.0, seed=1, bound_ms=16.0), limits=bound)
+    assert done.by_name["a 1t x16"].failure.endswith(" ms already, 16 ms allowed")
+    assert done.chosen == "a 1t x4"
+    tight = Plan(seconds=5.0, seed=1, memory_limit_bytes=10 * 2**20)
+    done = Searched(monkeypatch, true_ms, Machine(item_bytes=2**20), tight, limits=ITEMS)
+    assert done.by_name["a 1t x16"].failure == "not started: it would peak at 17 MiB, 10 MiB allowed"
+    assert done.chosen == "a 1t x8"

@@ -55,11 +55,11 @@ def test_latency_against_batch_as_typed(tmp_path, capsys):
     onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8), path)
     assert main(["bench", str(path), *FLAGS, "--batch", "1", "64", "--seconds", "0.1", "--json"]) == 0
     one, many = json.loads(capsys.readouterr().out)
-    assert one["settings"]["axes"]["batch"] == 1
-    assert many["settings"]["axes"]["batch"] == 64
+    assert (one["settings"]["batch"], one["settings"]["axes"]) == (1, {"x[0]": 1})
+    assert (many["settings"]["batch"], many["settings"]["axes"]) == (64, {"x[0]": 64})
     assert one["usage"]["cpu_ms"] > 0
     assert main(["bench", str(path), *FLAGS, "--batch", "1", "--seconds", "0.1"]) == 0
-    assert "ms a sample" in capsys.readouterr().out
+    assert "ms an item" in capsys.readouterr().out
 
 
 def test_models_of_a_mix_are_measured_alone_and_together(capsys):

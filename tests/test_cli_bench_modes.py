@@ -18,9 +18,7 @@ from edgekit.catalog import load_model
 from edgekit.cli import bench_modes as modes
 from edgekit.cli.main import main
 from edgekit.config import Home
-from edgekit.errors import UsageError
 from edgekit.fetch import all_artifacts
-from edgekit.manifest import Model, Source, TensorSpec
 
 pytest.importorskip("onnxruntime", reason="elsewhere: the standard artifacts are ONNX")
 
@@ -147,35 +145,6 @@ def test_a_batch_is_told_by_the_sample_and_a_failure_by_its_reason(candidate: Ca
     assert lines[4].split(maxsplit=1) == ["64", "out of memory"]
 
 
-def bare(*shapes: tuple[Any, ...]) -> Model:
-    inputs = tuple(TensorSpec(name=f"x{i}", dtype="float32", shape=shape) for i, shape in enumerate(shapes))
-    axes = {axis: (1,) for shape in shapes for axis in shape if isinstance(axis, str)}
-    source = Source(file="m.onnx", sha256="a" * 64, size_bytes=1)
-    return Model(name="m", version="1", task="t", inputs=inputs, axes=axes, source=source)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "axis"), [([("n", 3)], "n"), ([("n", 3), ("n", 4)], "n"), ([("n",), ()], "n"), ([("b", "side")], "b")]
-)
-def test_the_leading_axis_that_all_inputs_share_is_the_batch(shapes: list, axis: str) -> None:
-    assert modes.batch_axis(bare(*shapes)) == axis
-
-
-@pytest.mark.parametrize("shapes", [[(1, 3)], [("n", 3), (1, 4)], [("n", 3), ("m", 4)], [()], []])
-def test_without_one_the_model_takes_one_sample_at_a_time(shapes: list) -> None:
-    model = bare(*shapes) if shapes else bare((1,))
-    with pytest.raises(UsageError, match="--batch: the first axis of m's inputs is fixed"):
-        modes.batch_axis(model)
-
-
-def test_another_size_changes_that_axis_alone(candidate: Candidate) -> None:
-    first = modes.resized(bare(("n", 3)), candidate, "n", 4)
-    bigger = modes.resized(bare(("n", 3)), first, "n", 16)
-    changed = {k: v for k, v in bigger.settings.axes.items() if first.settings.axes.get(k) != v}
-    assert changed == {"x0[0]": 16}
-    assert bigger.artifact == candidate.artifact
-
-
 # Mixes
 
 
@@ -205,6 +174,7 @@ def test_as_json_nothing_is_drawn(capsys: Capture) -> None:
         (["--scenario", "server", "--qps", "5"], "the server scenario needs --qps and --latency-ms"),
         (["--scenario", "all", "--latency-ms", "5"], "the server scenario needs --qps and --latency-ms"),
         (["--batch", "0"], "--batch must be 1 or more"),
+        (["--batch", "2"], "--batch: the first axis of the inputs of digits is fixed, so it takes one item at a time"),
     ],
 )
 def test_a_mode_without_what_it_needs_is_one_line(

@@ -7,7 +7,7 @@ import pytest
 
 from edgekit.bench.candidates import to_record
 from edgekit.catalog import load_model
-from edgekit.config import Home, ModelConfig
+from edgekit.config import BatchConfig, Home, ModelConfig, TolerantConfig
 from edgekit.device.probe import probe
 from edgekit.errors import ArtifactError, ConfigError
 from edgekit.fetch import all_artifacts
@@ -15,7 +15,7 @@ from edgekit.runtimes.axes import OPEN
 from edgekit.runtimes.session import SessionSettings
 from edgekit.selection import Limits, Rejection, Selection
 from edgekit.serve.opening import load_lane
-from edgekit.serve.plan import make_plan, pinned_plan, selected_plan
+from edgekit.serve.plan import make_plan, make_tolerant_plan, pinned_plan, selected_plan
 
 pytest.importorskip("onnxruntime", reason="the artifacts of these tests run in onnxruntime")
 
@@ -143,3 +143,79 @@ def test_a_loaded_lane_is_warm_and_answers(home, caplog):
     assert "sha256 holds; loaded in" in caplog.text
     assert "warm: [1, 8, 8, 1]" in caplog.text
     assert lane.close(5.0)
+
+
+# Batches
+
+
+@pytest.mark.parametrize(
+    ("selected", "wanted", "most", "preferred"),
+    [
+        (1, {}, None, None),
+        (1, {"max": 4}, 4, None),
+        (16, {}, 16, 16),
+        (16, {"max": 4}, 4, 4),
+        (4, {"max": 16}, 16, 4),
+        (16, {"preferred": 2}, 16, 2),
+    ],
+)
+def test_what_the_configuration_leaves_open_of_batches_is_as_it_was_selected(
+    home, facts, selected, wanted, most, preferred
+):
+    stored(home, settings=to_record(SessionSettings(threads=2).with_batch(["image"], selected)))
+    config = ModelConfig(name="digits", batch=BatchConfig(**wanted, window_ms=7.0))
+    plan = make_plan(load_model("digits"), config, home=home, facts=facts, threads=2)
+    assert plan.batch == BatchConfig(max=most, preferred=preferred, window_ms=7.0)
+    assert (plan.settings.batch, plan.settings.axes["image[0]"]) == (1, OPEN)
+    assert plan.wanted == config
+    assert plan.reasons == ("fastest here",)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "batch", "why"),
+    [("onnxruntime", None, "no [model.batch]"), ("openvino", BatchConfig(), "openvino fixes its shapes")],
+)
+def test_a_lane_that_collects_no_batches_says_that_it_was_measured_with_them(home, facts, runtime, batch, why):
+    artifacts = all_artifacts(load_model("digits"), home)
+    selection = stored(home, settings=to_record(SessionSettings(runtime=runtime).with_batch(["image"], 8)))
+    plan = selected_plan(load_model("digits"), ModelConfig(name="digits", batch=batch), artifacts, selection, threads=1)
+    assert plan.reasons[-1] == f"measured in batches of 8, run one item at a time: {why}"
+    assert (plan.settings.batch, plan.settings.axes["image[0]"]) == (1, 1)
+
+
+def test_a_pinned_artifact_has_the_batches_of_the_configuration_alone(home):
+    artifacts = all_artifacts(load_model("digits"), home)
+    config = ModelConfig(name="digits", artifact="standard", batch=BatchConfig())
+    assert pinned_plan(load_model("digits"), config, artifacts, threads=1).batch == BatchConfig()
+
+
+def test_larger_batches_are_measured_only_for_a_lane_that_will_collect_them(home, facts, monkeypatch):
+    """For throughput, in the runtime that can, up to what the configuration allows."""
+    import edgekit.choose
+
+    asked = []
+
+    def choosing(model, limits, *, space, **_):
+        asked.append((limits.objective, tuple(space.batches), space.batched_in))
+        return stored(home, limits=limits)
+
+    monkeypatch.setattr(edgekit.choose, "choose", choosing)
+    digits, tolerant = load_model("digits"), TolerantConfig()
+    for config in (
+        ModelConfig(name="digits", batch=BatchConfig()),
+        ModelConfig(name="digits", objective="throughput"),
+        ModelConfig(name="digits", objective="throughput", batch=BatchConfig(max=5)),
+    ):
+        home.selection("digits").unlink(missing_ok=True)
+        make_plan(digits, config, home=home, facts=facts, threads=1)
+    make_tolerant_plan(digits, ModelConfig(name="digits", tolerant=tolerant), home=home, facts=facts)
+    make_tolerant_plan(
+        digits, ModelConfig(name="digits", tolerant=tolerant, batch=BatchConfig()), home=home, facts=facts
+    )
+    assert asked == [
+        ("latency", (1,), None),
+        ("throughput", (1,), None),
+        ("throughput", (1, 2, 4), ("onnxruntime",)),
+        ("throughput", (1,), None),
+        ("throughput", (1, 2, 4, 8, 16, 32), ("onnxruntime",)),
+    ]

@@ -1,4 +1,4 @@
-"""What there is to measure: artifacts × runtimes that are installed × thread counts."""
+"""What there is to measure: artifacts × runtimes that are installed × thread counts × batch sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgekit.artifact import Artifact
+from edgekit.bench.batches import BatchAxis, batch_axis
 from edgekit.bench.record import Settings
+from edgekit.errors import ArtifactError
 from edgekit.manifest import Model
 from edgekit.runtimes.ahead import AS_SAVED, SPARSE_OPTIONS, why_not_here
 from edgekit.runtimes.available import installed_runtimes, installed_version
@@ -39,6 +41,8 @@ def candidates(
     axes: Mapping[str, int] | None = None,
     hooks: Mapping[str, Sequence[str]] | None = None,
     wide_for: Sequence[str] | None = None,
+    batches: Sequence[int] = (1,),
+    batched_in: Sequence[str] | None = None,
 ) -> list[Candidate]:
     """Every artifact in every installed runtime that reads its format, with one thread and with all usable cores.
 
@@ -50,14 +54,18 @@ def candidates(
         wide_for: the CPU's features, to look also at spinning threads and, where it computes in bf16, at that.
             None: neither.
         hooks: runtime -> execution providers or devices beside its CPU that have run a model here.
+        batches: items of a query. What takes one item at a time is there for a batch of one alone.
+        batched_in: runtimes whose larger batches count. None: all.
     """
     wanted = installed_runtimes() if runtimes is None else tuple(runtimes)
     counts = sorted({1, max(1, cores)}) if threads is None else list(dict.fromkeys(threads))
     found = []
     here = [artifact for artifact in artifacts if why_not_here(artifact.record.bound_to) is None]
-    replaced = {(a.record.twin_of, a.record.bound_to["runtime"]) for a in here if a.record.twin_of}
+    is_open = not model.inputs or max(batches) > 1
+    batched = {a.record.name: _batch_axis(model, a, axes or {}) if is_open else None for a in here}
+    twins = {(a.record.twin_of, a.record.bound_to["runtime"]): a.record.name for a in here if a.record.twin_of}
     for artifact in here:
-        bound = session_axes(model, axes or {}, artifact.record.axes)
+        bound, axis = session_axes(model, axes or {}, artifact.record.axes), batched[artifact.record.name]
         for runtime in wanted:
             if (
                 RUNTIMES[runtime] == artifact.record.format
@@ -66,10 +74,44 @@ def candidates(
                 ways = _ways(artifact, runtime, counts, (hooks or {}).get(runtime, ()))
                 if wide_for is not None:
                     ways += [further for way in ways for further in _wider(way, wide_for)]
-                if (artifact.record.name, runtime) in replaced:  # its CPU ways are those of its optimised form
-                    ways = ways[len(counts) :]
-                found += [Candidate(artifact=artifact, settings=replace(way, axes=bound)) for way in ways]
+                ways = [replace(way, axes=bound) for way in ways]
+                is_batched = batched_in is None or runtime in batched_in
+                sizes = [size for size in batches if size == 1 or is_batched]
+                twin = twins.get((artifact.record.name, runtime))
+                if twin is not None:  # its CPU ways are those of its optimised form, in the batches that this takes
+                    mine = [] if batched[twin] else [size for size in sizes if size > 1]
+                    more = _in_batches(ways[: len(counts)], axis, mine)
+                    settings = [*more, *_in_batches(ways[len(counts) :], axis, sizes)]
+                else:
+                    settings = _in_batches(ways, axis, sizes)
+                found += [Candidate(artifact=artifact, settings=way) for way in settings]
     return found
+
+
+def takes_batches(model: Model, candidate: Candidate) -> bool:
+    """Whether one query of it may hold several items."""
+    return _batch_axis(model, candidate.artifact) is not None
+
+
+def in_batches(model: Model, candidate: Candidate, sizes: Sequence[int]) -> list[Candidate]:
+    """It with queries of each size, also of those that the manifest does not declare, where it takes batches."""
+    axis = _batch_axis(model, candidate.artifact)
+    assert axis is not None, "asked of candidates that take batches"
+    return [replace(candidate, settings=candidate.settings.with_batch(axis.inputs, size)) for size in sizes]
+
+
+def _batch_axis(model: Model, artifact: Artifact, axes: Mapping[str, int] | None = None) -> BatchAxis | None:
+    try:
+        return batch_axis(model, artifact, axes)
+    except ArtifactError:  # running it says so, as the reason of its row
+        return None
+
+
+def _in_batches(ways: Sequence[SessionSettings], axis: BatchAxis | None, sizes: Sequence[int]) -> list[SessionSettings]:
+    allowed = axis.sizes(sizes) if axis else ()
+    if axis is None or not allowed:
+        return list(ways) if 1 in sizes else []
+    return [way.with_batch(axis.inputs, size) for size in allowed for way in ways]
 
 
 def _ways(artifact: Artifact, runtime: str, counts: Sequence[int], hooks: Sequence[str]) -> list[SessionSettings]:
@@ -116,6 +158,7 @@ def to_record(settings: SessionSettings, runtime_version: str | None = None) -> 
         spinning=settings.spinning,
         axes=dict(settings.axes),
         session_options=dict(settings.session_options),
+        batch=settings.batch,
     )
 
 
@@ -130,4 +173,5 @@ def to_session(settings: Settings) -> SessionSettings:
         spinning=settings.spinning,
         axes=settings.axes,
         session_options=settings.session_options,
+        batch=settings.batch,
     )

@@ -70,7 +70,8 @@ class Contender:
     "The same without the time spent in line for a CPU."
     after_idle_ms: list[float] = field(default_factory=list)
     impression_ms: float = 0.0
-    "The fastest of its first queries in a search: what disturbs the machine for a moment makes none faster."
+    """An item of the fastest of its first queries in a search: what disturbs the machine for a moment makes none
+    faster."""
     turns: int = 0
     "How many of the rounds were taken in turns with others."
     race: int = 0
@@ -112,6 +113,11 @@ class Contender:
             context_switches=switches / self.queries,
             energy_mj=None if self.energy_mj is None else self.energy_mj / self.queries,
         )
+
+    @property
+    def batch(self) -> int:
+        """Items of a query."""
+        return self.candidate.settings.batch
 
     @property
     def worker(self) -> Process:
@@ -159,7 +165,7 @@ def begin(model: Model, run: Contender, inputs: Path, plan: Plan, *, warm_up_s: 
     )
     run.runtime_version = opened.runtime_version
     try:
-        write_inputs(inputs, model, opened, candidate.artifact.record.axes)
+        write_inputs(inputs, model, opened, candidate.artifact.record.axes, candidate.settings.batch)
     except EdgekitError as e:
         raise CandidateFailed(f"no inputs for it: {e}") from e
     first = run.worker.ask(say.First(inputs=str(inputs)), say.Times, timeout_s=plan.start_timeout_s)

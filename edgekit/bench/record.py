@@ -27,20 +27,23 @@ class Settings(_Record, frozen=True, kw_only=True):
     spinning: bool
     axes: Mapping[str, int] = {}
     session_options: Mapping[str, str] = {}
+    batch: int = 1
+    "Items of a query."
 
     @property
     def label(self) -> str:
-        """Short text for tables: runtime, provider or delegate where it is not the plain CPU, threads."""
+        """Short text for tables: runtime, provider or delegate where it is not the plain CPU, threads, batch."""
         hook = self.delegate or next((name for name, _ in self.providers), "")
         hook = hook.removesuffix("ExecutionProvider")
         where = f" {hook}" if hook not in ("", "CPU") else ""
         told = {name: value for name, value in self.session_options.items() if name not in _IMPLIED}
         further = "".join(f" {name}={value}" for name, value in sorted(told.items()))
-        return f"{self.runtime}{where} {self.threads}t{' spinning' if self.spinning else ''}{further}"
+        batch = f" batch {self.batch}" if self.batch > 1 else ""
+        return f"{self.runtime}{where} {self.threads}t{' spinning' if self.spinning else ''}{further}{batch}"
 
 
 class Latency(_Record, frozen=True, kw_only=True):
-    """Steady-state latency of single queries. A percentile with too few samples is None, never a guess.
+    """Steady-state latency of single queries, each of a whole batch. A percentile with too few samples is None.
 
     p90 needs 64 samples and p99 662 for 99 % confidence (design: Numbers that count).
     """
@@ -165,6 +168,17 @@ class Measurement(_Record, frozen=True, kw_only=True):
     def candidate(self) -> str:
         """Name of the candidate: artifact and settings."""
         return f"{self.artifact} · {self.settings.label}"
+
+    @property
+    def items_per_s(self) -> float:
+        """What counts as throughput: a query answers a whole batch. 0 for what was not measured."""
+        return (self.throughput_qps or 0.0) * self.settings.batch
+
+    @property
+    def item_ms(self) -> float:
+        """The typical time of a query, shared out among its items."""
+        assert self.latency is not None, "only of what was measured"
+        return self.latency.typical_ms / self.settings.batch
 
 
 class Standing(_Record, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
+from edgekit.artifact import is_flash
 from edgekit.bench.record import Measurement
 from edgekit.bench.soak import Soak
 from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms, speed_up
@@ -215,7 +216,7 @@ def _minor_label(value: float, _place: int | None = None) -> str:
 def _memory(axes: Axes, rows: Sequence[Measurement]) -> None:
     known = [row for row in rows if row.peak_memory_bytes]
     values = [(row.peak_memory_bytes or 0) / _MIB for row in known]
-    hatches = ["" if row.precision == "float32" else "////" for row in known]
+    hatches = ["////" if is_flash(row.precision) else "" for row in known]
     bars = axes.barh([row.candidate for row in known], values, color="#dddddd", edgecolor="#111111", hatch=hatches)
     axes.bar_label(bars, fmt="%.0f", padding=3)
     axes.invert_yaxis()
@@ -246,7 +247,7 @@ def _batches(axes: Axes, batches: Mapping[int, Measurement]) -> None:
     timed = {size: row.latency for size, row in batches.items() if row.latency}
     axes.plot(list(timed), [figures.p50_ms for figures in timed.values()], "o-", color="#111111", label="a query")
     each = [figures.p50_ms / size for size, figures in timed.items()]
-    axes.plot(list(timed), each, "s--", color="#555555", label="a sample")
+    axes.plot(list(timed), each, "s--", color="#555555", label="an item")
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(timed), [str(size) for size in timed])
     axes.set_xlabel("batch size")

@@ -110,7 +110,9 @@ def _turn(
 
 def undecided(runs: Sequence[Contender], plan: Plan) -> list[Contender]:
     """The fastest, and those of which neither is proven: a lead over them that counts, nor that there is none."""
-    medians = {id(run): [percentile(taken, 0.5) for taken in run.own_ms] for run in runs if run.failure is None}
+    medians = {
+        id(run): [percentile(taken, 0.5) / run.batch for taken in run.own_ms] for run in runs if run.failure is None
+    }
     if plan.gain is None or len(medians) < 2:
         return []
     alive = [run for run in runs if id(run) in medians]

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 
@@ -22,6 +22,7 @@ from edgekit.bench.contender import Contender, Plan, begin, finish, guarded, nee
 from edgekit.bench.process import Process
 from edgekit.bench.record import Measurement, Standing
 from edgekit.bench.run import ROUNDS, Progress, cold_starts, most_at_once
+from edgekit.bench.spared import Known, why_spared
 from edgekit.bench.stats import MIN_SAMPLES, SAMPLES_FOR_P90, percentile
 from edgekit.manifest import Model
 
@@ -32,8 +33,6 @@ _FIRST_WARM_UP_S = 0.25
 _IMPRESSION_S = 0.08
 _HOPELESS = 2.5
 """So many times slower than another's first queries: noise does not do that on a machine fit to measure on."""
-THREADS_MARGIN = 1.2
-"""More than threads can gain: a thread more frees some cache, too."""
 _RUNGS = ((2, 1.15), (2, 1.08), (4, 1.05))
 """Rounds before each decision, and how far behind is far then; the last goes on. What is put out is out, so before
 there are enough rounds it must have been far behind in each of them."""
@@ -98,14 +97,17 @@ class _Race:
         self._progress(text, min(1.0, share))
 
     def start(self, candidates: Sequence[Candidate], folder: Path) -> None:
-        """An impression of each, unless it is clear without: first with one thread, then what is left with more."""
+        """An impression of each, unless it is clear without."""
         self._folder, self._most = folder, most_at_once(candidates, self._plan)
         self._all = [Contender(candidate=candidate) for candidate in candidates]
-        single = [run for run in self._all if self._sibling(run) is None]
-        self._start(single)
-        self._start([run for run in self._all if run not in single])
+        self._start(self._all)
 
     def _start(self, runs: Sequence[Contender]) -> None:
+        """Small batches before large ones, and one thread before more: what they show may spare the others."""
+        for wave in sorted({_wave(run) for run in runs}):
+            self._start_wave([run for run in runs if _wave(run) == wave])
+
+    def _start_wave(self, runs: Sequence[Contender]) -> None:
         """Load and warm up as many at the same time as there are cores, then take impressions one by one."""
         left = [run for run in runs if not self._is_spared(run)]
         with ThreadPoolExecutor(self._plan.starts_at_once) as pool:
@@ -119,7 +121,8 @@ class _Race:
                 for run in group:
                     guarded(run, partial(take_slice, run, _IMPRESSION_S, self._plan.max_samples, self._unpaused))
                     if run.failure is None:
-                        run.impression_ms = min(run.rounds_ms[0])
+                        run.impression_ms = min(run.rounds_ms[0]) / run.batch
+                        run.peak_bytes = run.worker.peak_bytes()
                         self._waiting.append(run)
                 while len(self._waiting) > self._most:
                     self._drop(max(self._waiting, key=_impression))
@@ -168,26 +171,21 @@ class _Race:
         )
         if is_in or leader is None or row.latency is None:
             return row
-        paired_ms = _behind(run, leader) * _typical_ms(leader)
+        behind = _behind(run, leader) * run.batch
+        paired_ms, mean_ms = behind * _typical_ms(leader), behind * fmean(leader.samples_ms) / leader.batch
         placed = msgspec.structs.replace(row.latency, paired_ms=paired_ms)
-        return msgspec.structs.replace(row, latency=placed, throughput_qps=1000 / paired_ms)
-
-    def _sibling(self, run: Contender) -> Contender | None:
-        """The same with one thread; None for what has one itself."""
-        mine = run.candidate
-        single = replace(mine.settings, threads=1, spinning=False)
-        others = (other for other in self._all if other is not run and other.candidate.settings == single)
-        return next((other for other in others if other.candidate.artifact.path == mine.artifact.path), None)
+        return msgspec.structs.replace(row, latency=placed, throughput_qps=1000 / mean_ms)
 
     def _is_spared(self, run: Contender) -> bool:
-        """More threads make a candidate faster by their number at most: where one is too slow, they are no hope."""
-        sibling, run.failure = self._sibling(run), None
-        if sibling not in self._waiting or sibling is None:
-            return False
-        best = min(self._waiting, key=_impression)
-        times = sibling.impression_ms / best.impression_ms
-        if times > THREADS_MARGIN * run.candidate.settings.threads:
-            run.failure = f"not started: with one thread it is {times:.1f}x slower than {best.candidate.name}"
+        best = min(self._waiting, key=_impression, default=None)
+        known = [_known(other) for other in self._all if other.impression_ms and other is not run]
+        run.failure = why_spared(
+            run.candidate,
+            known,
+            _known(best) if best else None,
+            bound_ms=self._plan.bound_ms,
+            memory_bytes=self._plan.memory_limit_bytes,
+        )
         return run.failure is not None
 
     def _line_up(self) -> None:
@@ -233,6 +231,8 @@ class _Race:
         better, is_enough = set(list(places)[: -(-len(places) // 2)]), self._rounds >= MIN_SAMPLES
         for run in list(self._racing):
             place = places.get(run.candidate.name)
+            if place is None and len(run.samples_ms) < MIN_SAMPLES:
+                continue  # its queries are long: nothing is known of it yet
             if place is None or (place.surely and is_enough):
                 self._drop(run)
                 continue
@@ -268,20 +268,30 @@ class _Race:
         run.worker.close()
 
 
+def _wave(run: Contender) -> tuple[int, bool]:
+    return run.batch, run.candidate.settings.threads > 1
+
+
+def _known(run: Contender) -> Known:
+    return Known(candidate=run.candidate, query_ms=run.impression_ms * run.batch, peak_bytes=run.peak_bytes)
+
+
 def _impression(run: Contender) -> float:
     return run.impression_ms
 
 
 def _typical_ms(run: Contender) -> float:
-    return percentile([sample for taken in run.own_ms for sample in taken], 0.5)
+    """Of an item."""
+    return percentile([sample for taken in run.own_ms for sample in taken], 0.5) / run.batch
 
 
 def _behind(run: Contender, leader: Contender) -> float:
-    """How many times slower: in the rounds in which both took turns, else by the first impressions."""
+    """How many times slower for an item: in the rounds in which both took turns, else by the first impressions."""
     if run.race != leader.race or not run.turns:
         return run.impression_ms / leader.impression_ms
     pairs = zip(run.own_ms[: run.turns], leader.own_ms, strict=False)
-    return median(percentile(theirs, 0.5) / percentile(ours, 0.5) for theirs, ours in pairs)
+    items = leader.batch / run.batch
+    return median(items * percentile(theirs, 0.5) / percentile(ours, 0.5) for theirs, ours in pairs)
 
 
 def _is_decided(standings: Sequence[Standing]) -> bool:

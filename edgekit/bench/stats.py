@@ -125,7 +125,7 @@ def _quantiles(samples: Sequence[float]) -> tuple[float, ...]:
 
 
 def speed_up(standard: Measurement, other: Measurement) -> tuple[float, float, float]:
-    """How many times faster `other` is: from the medians, and the least and most at 99 % confidence.
+    """How many times faster an item is in `other`: from the medians, and the least and most at 99 % confidence.
 
     Measured in turns, the two are compared round by round: what slows the machine down slows both, and hides no gain.
     Otherwise by what both intervals allow. Raises ValueError when one of them has no latency.
@@ -133,11 +133,12 @@ def speed_up(standard: Measurement, other: Measurement) -> tuple[float, float, f
     if standard.latency is None or other.latency is None:
         raise ValueError(f"nothing to compare: {standard.candidate} or {other.candidate} has no latency")
     mine, its = other.latency, standard.latency
+    items = other.settings.batch / standard.settings.batch
     pairs = list(zip(its.round_p50_ms, mine.round_p50_ms, strict=False))
     if standard.run_id and standard.run_id == other.run_id and len(pairs) >= MIN_SAMPLES:
-        return paired_ratio([theirs / ours for theirs, ours in pairs])
+        return paired_ratio([items * theirs / ours for theirs, ours in pairs])
     (low, high), (its_low, its_high) = _own_interval(mine), _own_interval(its)
-    return its.typical_ms / mine.typical_ms, its_low / high, its_high / low
+    return standard.item_ms / other.item_ms, items * its_low / high, items * its_high / low
 
 
 def _own_interval(figures: Latency) -> tuple[float, float]:

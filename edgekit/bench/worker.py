@@ -30,6 +30,7 @@ class Worker:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._inputs: dict[str, Any] = {}
+        self._batch = 1
         self._earlier_peak: int | None = None
 
     def answer(self, request: say.Request) -> say.Reply:
@@ -58,7 +59,7 @@ class Worker:
         began = time.perf_counter()
         session = open_session(Path(request.path), request.settings)
         loaded = time.perf_counter()
-        self._session = session
+        self._session, self._batch = session, request.settings.batch
         after, peak = resident_bytes(), peak_memory_bytes()
         return say.Opened(
             import_ms=(imported - start) * 1000,
@@ -95,6 +96,11 @@ class Worker:
             if value.dtype.kind == "f" and np.isnan(value).any():
                 share = float(np.isnan(value).mean())
                 return say.Failed(reason=f"output '{name}' is NaN ({share:.0%} of its values)")
+        if self._batch > 1:
+            from edgekit.runtimes.batches import why_mixed
+
+            if why := why_mixed(session, self._inputs, outputs, self._batch):
+                return say.Failed(reason=f"not for batches: {why}")
         return say.Times(times_ms=(first_ms,))
 
     def _warm_up(self, request: say.WarmUp) -> say.Times:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from edgekit.artifact import is_flash
 from edgekit.bench.candidates import Candidate
 from edgekit.bench.compare import Comparison, compare
 from edgekit.bench.figure import Figure, percent
@@ -62,7 +63,7 @@ def _side(found: Sequence[Candidate], name: str) -> list[Candidate]:
     names = STANDARD if name == "standard" else (name,)  # saved as onnxruntime optimised it, it is still the standard
     exact = [candidate for candidate in found if candidate.artifact.record.name in names]
     if not exact and name == "flash":
-        exact = [candidate for candidate in found if candidate.artifact.record.precision not in ("float32", "unknown")]
+        exact = [candidate for candidate in found if is_flash(candidate.artifact.record.precision)]
     if not exact:
         there = ", ".join(dict.fromkeys(candidate.artifact.record.name for candidate in found))
         hint = "; make one with edgekit build" if name == "flash" else ""

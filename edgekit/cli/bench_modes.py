@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from edgekit.bench.candidates import Candidate
+from edgekit.bench.candidates import Candidate, in_batches, takes_batches
 from edgekit.bench.record import Measurement
 from edgekit.bench.run import bench
 from edgekit.bench.scenarios import NAMES, Scenario, ScenarioResult, run_scenario
@@ -27,8 +26,6 @@ from edgekit.config import home
 from edgekit.device.probe import Facts, probe
 from edgekit.errors import UsageError
 from edgekit.manifest import Model
-from edgekit.runtimes.axes import session_axes
-from edgekit.runtimes.onnx_header import read_header
 from edgekit.selection import Limits
 
 
@@ -151,39 +148,24 @@ def _batches(args: argparse.Namespace) -> int:
     if min(args.batch) < 1:
         raise UsageError("--batch must be 1 or more")
     model, facts, space = load_model(args.model), probe(), space_of(args)
-    axis = batch_axis(model)
-    first = _chosen(args, model, facts, replace(space, axes={**(space.axes or {}), axis: args.batch[0]}))
-    if axis in first.artifact.record.axes:
-        raise UsageError(f"--batch: {first.artifact.record.name} is fixed at {axis}={first.artifact.record.axes[axis]}")
-    sized = [resized(model, first, axis, size) for size in dict.fromkeys(args.batch)]
+    takers = sorted(
+        {c.artifact.record.name for c in find_candidates(model, home(), facts, space) if takes_batches(model, c)}
+    )
+    if not takers:
+        raise UsageError(
+            f"--batch: the first axis of the inputs of {model.name} is fixed, so it takes one item at a time"
+        )
+    one = _chosen(args, model, facts, replace(space, artifacts=takers))
+    sizes = tuple(dict.fromkeys(args.batch))
     with share_bar() as progress:
-        rows = bench(model, sized, plan_of(args, facts), progress=progress)
-    found = dict(zip(dict.fromkeys(args.batch), rows, strict=True))
-    _show(args, rows, lambda console: _draw_batches(console, model, first, found))
+        rows = bench(model, in_batches(model, one, sizes), plan_of(args, facts), progress=progress)
+    found = dict(zip(sizes, rows, strict=True))
+    _show(args, rows, lambda console: _draw_batches(console, model, one, found))
     return 0
 
 
-def batch_axis(model: Model) -> str:
-    """The name of the leading axis that every input shares. Raises UsageError when it is fixed."""
-    specs = model.inputs
-    if not specs and model.source.format == "onnx" and model.source.file:
-        specs = read_header(Path(model.folder or ".") / model.source.file).inputs
-    leading = {spec.shape[0] for spec in specs if spec.shape}
-    names = [axis for axis in leading if isinstance(axis, str)]
-    if len(names) != 1 or len(leading) != 1:
-        raise UsageError(f"--batch: the first axis of {model.name}'s inputs is fixed, so it takes one sample at a time")
-    return names[0]
-
-
-def resized(model: Model, candidate: Candidate, axis: str, size: int) -> Candidate:
-    """The same candidate with another size of one axis."""
-    bound = session_axes(model, {axis: size}, candidate.artifact.record.axes)
-    axes = {**candidate.settings.axes, **bound}
-    return replace(candidate, settings=replace(candidate.settings, axes=axes))
-
-
 def _draw_batches(console: Console, model: Model, one: Candidate, rows: Mapping[int, Measurement]) -> None:
-    table = _table(console, f"{model.name}: {one.name}", "batch", ["p50 ms", "ms a sample", "samples/s", "peak MiB"])
+    table = _table(console, f"{model.name}: {one.name}", "batch", ["p50 ms", "ms an item", "items/s", "peak MiB"])
     for size, row in rows.items():
         if row.latency is None:
             table.add_row(str(size), row.failure or "failed", "", "", "")

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from edgekit.artifact import STANDARD
+from edgekit.artifact import STANDARD, is_flash
 from edgekit.catalog import load_model
 from edgekit.cli.numbers import parse_axes
 from edgekit.config import ModelConfig, home
@@ -49,7 +49,7 @@ def _plans(args: argparse.Namespace) -> tuple[Plan, list[Plan]]:
                 raise
             refused.append((name, str(error)))
     standard = plans.pop(STANDARD)
-    flashes = [plan for plan in plans.values() if plan.artifact.record.precision != "float32"]
+    flashes = [plan for plan in plans.values() if is_flash(plan.artifact.record.precision)]
     if not flashes:
         why = refused or [(name, "is not compressed") for name in names] or [("flash", "`edgekit build` makes one")]
         raise NoUsableArtifact(model.name, why)

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgekit.bench.candidates import Candidate
+from edgekit.artifact import is_flash
+from edgekit.bench.candidates import Candidate, in_batches, takes_batches
 from edgekit.bench.record import Measurement
 from edgekit.bench.report import render
 from edgekit.bench.run import Plan, Progress, bench
 from edgekit.bench.soak import soak
 from edgekit.bench.why import Why, why
-from edgekit.cli.bench_modes import batch_axis, resized
 from edgekit.cli.bench_table import baseline, findings
 from edgekit.errors import EdgekitError, UsageError
 from edgekit.files import write_atomic
@@ -79,7 +79,7 @@ def _best_of_each_kind(found: Sequence[Candidate], rows: Sequence[Measurement]) 
     timed = sorted((row.latency.typical_ms, i) for i, row in enumerate(rows) if row.latency)
     chosen: dict[tuple[bool, bool], Candidate] = {}
     for _, i in timed:
-        is_standard = rows[i].precision == "float32"
+        is_standard = not is_flash(rows[i].precision)
         chosen.setdefault((is_standard, False), found[i])
         if rows[i].settings.runtime in TIMED:
             chosen.setdefault((is_standard, True), found[i])
@@ -87,12 +87,8 @@ def _best_of_each_kind(found: Sequence[Candidate], rows: Sequence[Measurement]) 
 
 
 def _batches(model: Model, candidate: Candidate, plan: Plan) -> dict[int, Measurement] | None:
-    """None for a model or an artifact that takes one sample at a time."""
-    try:
-        axis = batch_axis(model)
-    except UsageError:
+    """None for a model or an artifact that takes one item at a time."""
+    if not takes_batches(model, candidate):
         return None
-    if axis in candidate.artifact.record.axes:
-        return None
-    sized = [resized(model, candidate, axis, size) for size in _BATCHES]
-    return dict(zip(_BATCHES, bench(model, sized, replace(plan, seconds=plan.seconds / 2, gain=None)), strict=True))
+    rows = bench(model, in_batches(model, candidate, _BATCHES), replace(plan, seconds=plan.seconds / 2, gain=None))
+    return dict(zip(_BATCHES, rows, strict=True))

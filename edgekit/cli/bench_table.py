@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from edgekit.artifact import is_flash
 from edgekit.bench.record import Latency, Measurement
 from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99, ms, speed_up
 from edgekit.manifest import Model
@@ -41,7 +42,7 @@ def baseline(rows: Sequence[Measurement]) -> Measurement | None:
     timed = [row for row in rows if row.latency is not None]
     standard = [row for row in timed if row.artifact in STANDARD]
     return min(
-        standard or [row for row in timed if row.precision == "float32"],
+        standard or [row for row in timed if not is_flash(row.precision)],
         key=lambda row: row.latency.p50_ms if row.latency else 0.0,
         default=None,
     )
@@ -148,8 +149,7 @@ def _verdicts(timed: Sequence[Measurement], base: Measurement) -> list[str]:
         elif least > 1:
             lines.append(f"{name} is {times:.2f}x as fast as the standard ({least:.2f}x to {most:.2f}x){size}")
         else:
-            is_flash = row.precision != "float32"
-            what = ": slower Flash is a finding, not a detail" if is_flash else ""
+            what = ": slower Flash is a finding, not a detail" if is_flash(row.precision) else ""
             lines.append(f"{name} is {1 / times:.2f}x slower than the standard{what}{size}")
     return lines
 

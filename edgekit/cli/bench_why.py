@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from edgekit.artifact import is_flash
 from edgekit.bench.candidates import Candidate
 from edgekit.bench.stats import ms
 from edgekit.bench.why import CONVERTING, LAYOUT, NO_COUNTERS, Why, against, why
@@ -42,7 +43,7 @@ def run_why(args: argparse.Namespace) -> int:
     if any(one.counts is None for one in told):
         console.print(NO_COUNTERS, soft_wrap=True)
     for candidate, one in zip(found, told, strict=True):
-        if candidate.artifact.record.precision == "float32":
+        if not is_flash(candidate.artifact.record.precision):
             continue
         base = [w for c, w in zip(found, told, strict=True) if _is_base(c, candidate)]
         for line in against(base[0], one) if base else ():

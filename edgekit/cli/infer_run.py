@@ -89,12 +89,13 @@ def _chosen(model: Model, artifacts: Sequence[Artifact], axes: Mapping[str, int]
         found = next((a for a in artifacts if a.record.sha256 == selection.artifact_sha256), None)
         why = _why_not(found, axes) or ""
         if found is not None and not why:
-            settings = to_session(selection.settings)
+            settings = to_session(selection.settings).one_item()
+            measured = settings.axes if not model.inputs else {}  # a bare file's are declared nowhere else
             return Choice(
                 artifact=found,
                 settings=replace(
                     settings,
-                    axes=session_axes(model, axes, found.record.axes),
+                    axes={**measured, **session_axes(model, axes, found.record.axes)},
                     threads=min(settings.threads, usable_cores()),
                 ),
                 chosen_by="selection",

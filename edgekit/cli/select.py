@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgekit.artifact import UNKNOWN
 from edgekit.cli.bench import add_space_arguments, space_of
 from edgekit.cli.numbers import above_zero, within
 
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_space_arguments(parser)
-    parser.add_argument("--latency-ms", type=float, help="the latency that --percentile must keep")
+    parser.add_argument("--latency-ms", type=float, help="the latency of a query that --percentile must keep")
     parser.add_argument("--percentile", default="p99", help="of the latency bound: p50, p90 or p99 (default: p99)")
-    parser.add_argument("--qps", type=float, help="queries a second that one session must answer")
+    parser.add_argument("--qps", type=float, help="items a second that one session must answer")
     parser.add_argument("--memory-mb", type=float, help="the most memory at peak, in MiB")
     parser.add_argument(
         "--accuracy-floor", type=float, help="least share of the standard's accuracy (default: the model's own)"
@@ -30,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TERM=SHARE",
         help="of the balanced score; what is not named keeps its part of the rest "
         "(default: throughput=0.4 memory=0.3 accuracy=0.2 deployability=0.1)",
+    )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs="+",
+        metavar="SIZE",
+        help="items of a query, where throughput counts (default: 1, 2, 4 and so on for as long as it gains)",
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="measuring time of each candidate not measured yet")
     parser.add_argument(
@@ -52,10 +61,11 @@ def run(args: argparse.Namespace) -> int:
     from edgekit.errors import NoUsableArtifact
 
     above_zero(latency_ms=args.latency_ms, qps=args.qps, memory_mb=args.memory_mb)
-    above_zero(seconds=args.seconds, budget=args.budget)
+    above_zero(seconds=args.seconds, budget=args.budget, batch=min(args.batch) if args.batch else None)
     within(0, 1, accuracy_floor=args.accuracy_floor)
     model = load_model(args.model)
-    limits, space, state = _limits(args, model.accuracy_floor), space_of(args), home()
+    limits, state = _limits(args, model.accuracy_floor), home()
+    space = replace(space_of(args), batches=args.batch)
     try:
         if args.no_measure:
             selection = guess(model, limits, home=state, space=space, long_term=args.long_term)
@@ -128,7 +138,8 @@ def describe(selection: Selection, *, explain: bool) -> list[str]:
     kept = f", keeps {selection.accuracy_ratio:.1%} of the accuracy" if selection.accuracy_ratio is not None else ""
     peak = f", peak {selection.peak_memory_bytes / 2**20:.0f} MiB" if selection.peak_memory_bytes else ""
     head = "prior (not measured)" if selection.is_prior else "selected"
-    lines = [f"{head}: {selection.artifact} · {selection.settings.label} ({selection.precision}{peak}{kept})"]
+    precision = "precision not declared" if selection.precision == UNKNOWN else selection.precision
+    lines = [f"{head}: {selection.artifact} · {selection.settings.label} ({precision}{peak}{kept})"]
     lines += [f"  because  {reason}" for reason in selection.reasons]
     if not explain:
         count = len(selection.rejections)

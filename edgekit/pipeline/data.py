@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,20 +67,25 @@ def calibration_feeds(
             at += 1
 
 
-def example(model: Model, specs: Sequence[TensorSpec], axes: Mapping[str, int] | None = None) -> dict[str, Array]:
+def example(
+    model: Model, specs: Sequence[TensorSpec], axes: Mapping[str, int] | None = None, batch: int = 1
+) -> dict[str, Array]:
     """One realistic feed for a single inference, for timing; noise within the dtype for what declares no data.
 
-    `specs` are the session's own inputs, every axis bound or named in `axes` or in the manifest.
+    `specs` are the session's own inputs, every axis bound or named in `axes` or in the manifest; with a `batch` of
+    several items, of as many samples (those that there are, again and again) one after the other.
     """
+    samples = [sample.inputs for sample in itertools.islice(calibration(model, axes), batch)]
     feed: dict[str, Array] = {}
-    for sample in calibration(model, axes):
-        feed = dict(sample.inputs)
+    if samples:
+        taken = list(itertools.islice(itertools.cycle(samples), batch))
+        feed = {name: np.concatenate([s[name] for s in taken]) if batch > 1 else taken[0][name] for name in taken[0]}
         if model.is_stateful:
             feed = {name: value[len(value) // 2] for name, value in feed.items()}
-        break
     if model.inputs:
         constants, state = first_state(model)
-        feed |= constants | state
+        repeated = {name: np.repeat(value, batch, axis=0) if value.ndim else value for name, value in constants.items()}
+        feed |= repeated | state
     rng = np.random.default_rng(0)
     chosen = model.default_axes | dict(axes or {})
     return {spec.name: _fitting(feed.get(spec.name), spec, chosen, rng) for spec in specs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +33,8 @@ class SessionSettings:
     spinning: bool = False
     axes: Mapping[str, int] = field(default_factory=dict)
     "Values for named dynamic axes."
+    batch: int = 1
+    "Items of a query; where it is more than one, `axes` gives it to the first axis of the inputs that count items."
     allow_fallback: bool = False
     "False: a provider or delegate that was asked for and is not used is an error."
     session_options: Mapping[str, str] = field(default_factory=dict)
@@ -43,6 +45,15 @@ class SessionSettings:
         """Short text for tables: runtime, provider or delegate, threads."""
         hook = self.delegate or (self.providers[0][0] if self.runtime == "onnxruntime" else "CPU")
         return f"{self.runtime} {hook.removesuffix('ExecutionProvider')} {self.threads}t"
+
+    def with_batch(self, inputs: Sequence[str], size: int) -> SessionSettings:
+        """The same for queries of `size` items, which `inputs` count along their first axis."""
+        return replace(self, batch=size, axes={**self.axes, **{f"{name}[0]": size for name in inputs}})
+
+    def one_item(self) -> SessionSettings:
+        """The same for queries of one item."""
+        places = (place for place, size in self.axes.items() if place.endswith("[0]") and size == self.batch)
+        return self.with_batch([place.removesuffix("[0]") for place in places], 1) if self.batch > 1 else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

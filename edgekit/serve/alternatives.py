@@ -88,7 +88,8 @@ def faster_plan(plan: Plan, *, home: Home, threads: int) -> Plan | None:
     plan's own there is nothing to compare with.
     """
     device, limits = this_device(), Limits(accuracy_floor=plan.wanted.accuracy_floor)
-    rows = [m for m in store.load_all(home.measurements(plan.model.name)) if m.device == device and m.latency]
+    stored = store.load_all(home.measurements(plan.model.name))
+    rows = [m for m in stored if m.device == device and m.latency and m.settings.batch == 1]
     own = [m for m in rows if _is_of(m, plan)]
     if not own or own[-1].latency is None:
         return None

@@ -18,15 +18,16 @@ import numpy as np
 from edgekit.device.memory import available_bytes
 from edgekit.device.tree import Tree
 from edgekit.errors import EdgekitError
+from edgekit.runtimes.batches import is_close
 from edgekit.runtimes.session import Session
 from edgekit.runtimes.warmup import random_inputs
 from edgekit.serve.job import Job, Line
 from edgekit.serve.signature import Signature
 
+DEFAULT_MOST = 8
+"""Items at once where neither the configuration nor a selection says how many."""
 MEMORY_SHARE = 0.5
 """Of what is available: a batch may take this much and no more, since others want memory too."""
-SAME = 1e-3
-"""A batch may differ from single answers by this share of the largest value: kernels sum in another order."""
 GAIN = 0.9
 """Batches are worth it when an item costs at most this share of what it costs alone."""
 WORSE = 1.25
@@ -179,16 +180,9 @@ def why_not_batched(session: Session, signature: Signature) -> str | None:
         if value.ndim == 0 or len(value) != 2 * len(alone[0][name]):
             return f"output {name} has shape {list(value.shape)} for two items"
         apart = np.concatenate([answer[name] for answer in alone])
-        if value.dtype == object or not _is_close(value, apart):
+        if value.dtype == object or not is_close(value, apart):
             return f"output {name} of an item depends on the items beside it"
     return None
-
-
-def _is_close(value: np.ndarray, wanted: np.ndarray) -> bool:
-    if value.dtype.kind != "f":
-        return bool(np.array_equal(value, wanted))
-    largest = float(np.abs(wanted).max(initial=0.0))
-    return bool(np.allclose(value, wanted, rtol=SAME, atol=SAME * largest, equal_nan=True))
 
 
 def sizes_that_pay(

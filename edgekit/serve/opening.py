@@ -13,7 +13,7 @@ from edgekit.config import BatchConfig
 from edgekit.device.tree import Tree
 from edgekit.runtimes.axes import OPEN
 from edgekit.runtimes.session import Session, open_session
-from edgekit.serve.batching import Batching, sizes_that_pay, sizes_up_to, why_not_batched
+from edgekit.serve.batching import DEFAULT_MOST, Batching, sizes_that_pay, sizes_up_to, why_not_batched
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.lane import LOWERED, REALTIME, Lane
 from edgekit.serve.plan import Plan
@@ -80,10 +80,10 @@ def _batched(
     plan: Plan, session: Session, reopen: Callable[[Plan], Session]
 ) -> tuple[Session, Signature, Batching | None]:
     """The session with its signature, opened anew with a fixed first axis when batching is wanted and not possible."""
-    wanted = plan.wanted.batch
+    wanted = plan.batch
     if wanted is None:
         return session, _signature(plan, session), None
-    sizes = sizes_up_to(wanted.max)
+    sizes = sizes_up_to(wanted.max or DEFAULT_MOST)
     signature = _signature(plan, session, sizes)
     why = why_not_batched(session, signature)
     paying, why_no_more = (sizes[:1], why) if why else sizes_that_pay(session, signature, sizes, Tree(Path("/")))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from edgekit.artifact import STANDARD, Artifact
+from edgekit.bench.batches import SIZES
 from edgekit.bench.candidates import candidates, to_session
-from edgekit.config import Home, ModelConfig
+from edgekit.config import BatchConfig, Home, ModelConfig
 from edgekit.device.probe import Facts
 from edgekit.errors import ConfigError, RuntimeUnavailable
 from edgekit.fetch import all_artifacts
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 MEASURE_S = 0.5
 """Measuring time a candidate when nothing is selected yet: enough to rank them; `edgekit select` measures longer."""
+BATCHING = ("onnxruntime",)
+"""Runtimes whose lanes collect batches: the others fix their shapes, or rebuild them for each size."""
 _LIMITING = ("objective", "latency_ms", "memory_mb", "accuracy_floor")
 _DEFAULTS = ModelConfig(name="")
 
@@ -57,6 +60,15 @@ class Plan:
     def producer(self) -> str:
         """The artifact and how it is opened, exactly."""
         return f"{self.artifact.record.sha256} {self.settings}"
+
+    @property
+    def batch(self) -> BatchConfig | None:
+        """How requests are collected: as configured; what that leaves open, as selected. None: one at a time."""
+        wanted, selected = self.wanted.batch, self.selection.settings.batch if self.selection else 1
+        if wanted is None or selected == 1:
+            return wanted
+        most = wanted.max or selected
+        return msgspec.structs.replace(wanted, max=most, preferred=wanted.preferred or min(selected, most))
 
     @property
     def is_isolated(self) -> bool:
@@ -122,7 +134,7 @@ def make_plan(
         facts=facts,
         seconds=MEASURE_S,
         progress=progress,
-        space=Space(axes=wanted.axes or None, threads=_thread_counts(wanted, threads)),
+        space=Space(axes=wanted.axes or None, threads=_thread_counts(wanted, threads), **_batches(wanted, limits)),
     )
     return selected_plan(model, wanted, artifacts, selection, threads=threads)
 
@@ -144,14 +156,15 @@ def make_tolerant_plan(
         return replace(pinned_plan(model, bound, artifacts, threads=tolerant.threads), lane=TOLERANT)
     from edgekit.choose import Space, choose  # deferred: a pinned artifact needs no bench
 
+    limits = _limits(model, bound, artifacts)
     selection = choose(
         model,
-        _limits(model, bound, artifacts),
+        limits,
         home=home,
         facts=facts,
         seconds=MEASURE_S,
         progress=progress,
-        space=Space(axes=wanted.axes or None, threads=(tolerant.threads,)),
+        space=Space(axes=wanted.axes or None, threads=(tolerant.threads,), **_batches(wanted, limits)),
         is_stored=False,
     )
     return replace(selected_plan(model, bound, artifacts, selection, threads=tolerant.threads), lane=TOLERANT)
@@ -175,6 +188,14 @@ def _check_bare(model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact]
 
 def _thread_counts(wanted: ModelConfig, share: int) -> tuple[int, ...]:
     return (wanted.threads,) if wanted.threads else tuple(sorted({1, share}))
+
+
+def _batches(wanted: ModelConfig, limits: Limits) -> dict[str, Any]:
+    """As `Space` takes it: larger batches only where the lane will collect them."""
+    if wanted.batch is None or not limits.counts_items:
+        return {"batches": (1,)}
+    most = wanted.batch.max or SIZES[-1]
+    return {"batches": tuple(size for size in SIZES if size <= most), "batched_in": BATCHING}
 
 
 def _limits(model: Model, wanted: ModelConfig, artifacts: Sequence[Artifact]) -> Limits:
@@ -225,8 +246,11 @@ def selected_plan(
     """The artifact that a selection chose, as it was measured, within this model's share of the cores."""
     artifact = _artifact_of(selection, artifacts)
     assert artifact is not None, f"{selection.artifact} was found among the artifacts before"
-    settings = to_session(selection.settings)
+    settings = to_session(selection.settings).one_item()
     reasons = selection.reasons
+    if selection.settings.batch > 1 and (wanted.batch is None or settings.runtime not in BATCHING):
+        why = "no [model.batch]" if wanted.batch is None else f"{settings.runtime} fixes its shapes"
+        reasons = (*reasons, f"measured in batches of {selection.settings.batch}, run one item at a time: {why}")
     if settings.threads > threads:
         reasons = (*reasons, f"{threads} of the {settings.threads} threads measured with: the models share the cores")
     return Plan(
@@ -241,7 +265,7 @@ def selected_plan(
 
 def with_settings(plan: Plan, artifact: Artifact, settings: SessionSettings, *, threads: int) -> Plan:
     """The plan's lane with another artifact, opened as it was measured."""
-    opened = _settings(plan.model, plan.wanted, artifact, settings, threads)
+    opened = _settings(plan.model, plan.wanted, artifact, settings.one_item(), threads)
     return replace(plan, artifact=artifact, settings=opened, selection=None)
 
 
@@ -250,7 +274,8 @@ def _settings(
 ) -> SessionSettings:
     """`settings` for serving: an axis with several allowed sizes stays open, so that one session takes them all."""
     several = {name: OPEN for name, sizes in model.axes.items() if len(sizes) > 1}
-    axes = session_axes(model, several | dict(wanted.axes), artifact.record.axes)
-    if wanted.batch is not None and settings.runtime == "onnxruntime":  # others fix or rebuild their shapes
+    measured = settings.axes if not model.inputs else {}  # a bare file's are declared nowhere else
+    axes = {**measured, **session_axes(model, several | dict(wanted.axes), artifact.record.axes)}
+    if wanted.batch is not None and settings.runtime in BATCHING:
         axes |= {f"{spec.name}[0]": OPEN for spec in model.inputs or read_header(artifact.path).inputs if spec.shape}
     return replace(settings, axes=axes, threads=wanted.threads or threads)
