@@ -33,6 +33,53 @@ def test_the_built_in_rules_find_what_is_wrong() -> None:
     assert "over 96.0 for 3 windows" in next(alert.text for alert in VIEW.alerts if alert.rule == "slow")
 
 
+def found(rule: Rule, *rows: object) -> list[str]:
+    return [one.text for one in Alarm(Rules(rule=(rule,))).step(rows, Fleet(), NOW_S)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "text"),
+    [
+        (Rule(name="r", when="offline"), {"state": "offline", "reason": "power cut"}, "power cut"),
+        (Rule(name="r", when="offline"), {"state": "stale"}, "offline"),
+        (Rule(name="r", when="offline"), {"state": "late"}, None),
+        (Rule(name="r", when="drops"), {"dropped": 1200}, "1,200 messages dropped"),
+        (Rule(name="r", when="drops"), {}, None),
+        (Rule(name="r", when="drops"), {"dropped": 5, "state": "stale"}, None),
+        (Rule(name="r", when="throttled"), {"throttled": True}, "the board slows itself down"),
+        (Rule(name="r", when="throttled"), {"throttled": True, "state": "offline"}, None),
+        (Rule(name="r", when="selection"), {"throttled": True, "state": "offline"}, None),
+    ],
+)
+def test_a_rule_says_what_it_found(rule: Rule, change: dict[str, object], text: str | None) -> None:
+    assert found(rule, replace(WELL, **change)) == ([] if text is None else [text])
+
+
+def test_a_rule_of_one_window_and_the_latest_figure_in_its_words() -> None:
+    history = tuple(replace(WELL.history[-1], p99_ms=p99) for p99 in (60.0, 70.0, 80.0))
+    row = replace(WELL, p99_ms=75.0, history=history, limit_ms=50.0)
+    assert found(Rule(name="r", when="p99", windows=1), row) == ["p99 80.0 ms, over 50.0 for a window"]
+    assert found(Rule(name="r", when="p99", windows=2), row) == ["p99 80.0 ms, over 50.0 for 2 windows"]
+    assert found(Rule(name="r", when="p99", over_ms=70.0, windows=1), row) == ["p99 80.0 ms, over 70.0 for a window"]
+    assert found(Rule(name="r", when="p99", over_ms=70.0, windows=2), row) == [], "at the bound is not over it"
+    assert found(Rule(name="r", when="p99", over_ms=75.0, windows=1), row) == []
+    assert found(Rule(name="r", when="p99", windows=4), row) == [], "so many windows are not known"
+    assert found(Rule(name="r", when="p99", windows=1), replace(row, limit_ms=None)) == []
+
+
+def test_a_device_is_offline_once_and_each_of_its_models_slow_by_itself() -> None:
+    both = [row for row in VIEW.rows if row.device == "gate-north"]
+    assert len(found(Rule(name="r", when="offline"), *(replace(row, state="offline") for row in both))) == 1
+    assert len(found(Rule(name="r", when="p99", over_ms=0.001), *both)) == 2
+
+
+def test_the_newest_alert_comes_first() -> None:
+    alarm = Alarm(Rules(rule=(Rule(name="hot", when="throttled"),)))
+    first, second = (replace(WELL, device=name, throttled=True) for name in "ab")
+    alarm.step([first], Fleet(), NOW_S)
+    assert [one.device for one in alarm.step([first, second], Fleet(), NOW_S + 5)] == ["b", "a"]
+
+
 def test_one_slow_window_is_no_alert_and_so_many_are() -> None:
     points = [replace(WELL.history[-1], p99_ms=p99) for p99 in (1.0, 90.0, 90.0)]
     alarm = Alarm(Rules(rule=(Rule(name="slow", when="p99", over_ms=50.0, windows=3),)))
@@ -83,6 +130,21 @@ def test_a_selection_is_told_once() -> None:
     assert alarm.step((), VIEW.fleet, NOW_S + 2) == ()
 
 
+def test_rules_of_selections_keep_to_their_devices_and_each_is_heard() -> None:
+    names = {"here": "site:porto", "there": "site:berlin", "all": ""}
+    rules = Rules(rule=tuple(Rule(name=name, when="selection", only=only) for name, only in names.items()))
+    alerts = Alarm(rules).step(VIEW.rows, VIEW.fleet, NOW_S)
+    assert sorted((one.rule, one.device) for one in alerts) == [("all", "dock-2"), ("here", "dock-2")]
+    assert {one.text for one in alerts} == {"ocr-detector: int8-static for fp32, p99 19.2 for 33.5 ms"}
+
+
+def test_only_loud_rules_ring() -> None:
+    rows = [replace(WELL, throttled=True, dropped=3)]
+    bell = Bell(DEFAULT)
+    bell.rings((), NOW_S)
+    assert [one.rule for one in bell.rings(Alarm().step(rows, VIEW.fleet, NOW_S), NOW_S)] == ["drops"]
+
+
 def test_the_bell_rings_once_for_what_is_new_and_not_at_night() -> None:
     hour = time.strftime("%H", time.localtime(NOW_S))
     alerts = Alarm().step([replace(WELL, state="offline")], Fleet(), NOW_S)
@@ -104,6 +166,8 @@ def test_quiet_hours_may_span_midnight() -> None:
     night = Rules(quiet_from="22:00", quiet_to="07:00")
     assert [is_quiet(night, at(clock)) for clock in ("21:59", "22:00", "03:00", "07:00")] == [False, True, True, False]
     assert not is_quiet(Rules(), at("03:00"))
+    lunch = Rules(quiet_from="12:00", quiet_to="13:00")
+    assert [is_quiet(lunch, at(clock)) for clock in ("11:59", "12:00", "12:59", "13:00")] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -159,6 +223,7 @@ def test_the_parser_knows_every_way() -> None:
         ('[[rule]]\nname = "x"\nwhen = "p99"\nover = 3', "unknown key; did you mean 'over_ms'?"),
         ('[[rule]]\nname = "x"\nwhen = "p99"\nonly = "boad:pi"', "did you mean 'board'?"),
         ('[[rule]]\nname = "x"\nwhen = "p99"\nwindows = 0', "rule.x.windows: must be at least 1"),
+        ('[[rule]]\nname = "x"\nwhen = "p99"\n[[rule]]\nname = "x"\nwhen = "drops"', "rule.x: there are two"),
     ],
 )
 def test_a_wrong_file_is_one_error_that_names_the_key(tmp_path: Path, text: str, says: str) -> None:
@@ -168,6 +233,12 @@ def test_a_wrong_file_is_one_error_that_names_the_key(tmp_path: Path, text: str,
         read_rules(path)
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_a_rule_may_be_of_one_window(tmp_path: Path) -> None:
+    path = tmp_path / "alerts.toml"
+    path.write_text('[[rule]]\nname = "x"\nwhen = "p99"\nwindows = 1\n[[rule]]\nname = "y"\nwhen = "p99"')
+    assert [(rule.name, rule.windows) for rule in read_rules(path).rule] == [("x", 1), ("y", 3)]
 
 
 def test_the_example_of_the_guide_is_a_good_file(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ def test_sorting_keeps_every_row_and_puts_the_unknown_last(column: object, desce
 def test_the_worst_state_comes_first() -> None:
     ordered = sort_rows(ROWS, BY_ID["state"], descending=False)
     assert [row.state for row in ordered[:3]] == ["offline", "stale", "throttled"]
+    states = ("online", "loading", "throttled", "late", "stale", "offline")
+    ordered = sort_rows([replace(ROWS[0], state=state) for state in states], BY_ID["state"], descending=False)
+    assert [row.state for row in ordered] == list(reversed(states))
 
 
 def test_the_release_is_left_out_where_no_device_reports_one_and_at_eighty_columns() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgekit.errors import UsageError
-from edgekit_tui import requests
-from edgekit_tui.command import PLACES, WORDS, Request, parse_command, parse_send
+from edgekit_tui.command import Request, parse_command, parse_send
 from edgekit_tui.places import DEVICE, DEVICES, EVENTS, KEPT, Place, Trail
 
 LIST, OPEN = (Place(DEVICES),), (Place(DEVICES), Place(DEVICE, ("lab", "one", "m")))
@@ -63,9 +62,3 @@ def test_a_verb_takes_arguments_and_all() -> None:
     for wrong in ("reload now", "reload =1", "", "reload 'open"):
         with pytest.raises(UsageError, match="send: "):
             parse_send(wrong)
-
-
-def test_every_word_does_something_and_no_alias_means_two_things() -> None:
-    assert {word.name for word in WORDS} == {*PLACES, *requests.WORDS}
-    every = [alias for word in WORDS for alias in (word.name, *word.aliases)]
-    assert len(every) == len(set(every))

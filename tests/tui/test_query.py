@@ -6,6 +6,7 @@ import pytest
 
 from edgekit.errors import UsageError
 from edgekit_tui.query import parse_query
+from tests.tui.changed import replace
 from tests.tui.simulated import NOW_S, lived_view
 
 ROWS = lived_view().rows
@@ -57,6 +58,33 @@ def test_numbers_compare_and_a_missing_number_never_matches() -> None:
     assert kept("temp>=80") == {"line-2-cam"}
     assert "mail-scan" not in kept("temp>0") | kept("temp<=0"), "its board has no temperature sensor"
     assert "mail-scan" in kept("!temp>0")
+
+
+@pytest.mark.parametrize(
+    ("op", "holds"), [(">", (False, True)), (">=", (True, True)), ("=", (True, False)), ("<=", (True, False)),
+                      ("<", (False, False))],
+)  # fmt: skip
+def test_a_bound_is_met_or_not_by_the_value_itself(op: str, holds: tuple[bool, bool]) -> None:
+    query = parse_query(f"p99{op}50")
+    assert tuple(query.matches(replace(ROWS[0], p99_ms=value), NOW_S) for value in (50.0, 50.1)) == holds
+
+
+@pytest.mark.parametrize(
+    ("term", "seconds"), [("age=90", 90), ("age=90s", 90), ("age=2m", 120), ("age=2h", 7200), ("age=2d", 172_800)]
+)
+def test_an_age_has_units(term: str, seconds: float) -> None:
+    assert parse_query(term).matches(replace(ROWS[0], last_seen_s=NOW_S - seconds), NOW_S)
+    assert not parse_query(term).matches(replace(ROWS[0], last_seen_s=NOW_S - seconds - 1), NOW_S)
+
+
+def test_ratios_are_asked_in_percent_and_latencies_in_ms_or_s() -> None:
+    row = replace(ROWS[0], failed_ratio=0.02, memory_used_bytes=3, memory_total_bytes=4, p50_ms=2000.0)
+    for term in ("fail=2", "fail=2%", "mem=75", "p50=2s", "p50=2000ms", "p50=2000"):
+        assert parse_query(term).matches(row, NOW_S), term
+    silent = replace(ROWS[0], failed_ratio=None, memory_total_bytes=None, p50_ms=None)
+    for term in ("fail>=0", "mem>=0", "p50>=0"):
+        assert not parse_query(term).matches(silent, NOW_S), term
+    assert parse_query("temp=61.5c").matches(replace(ROWS[0], temperature_c=61.5), NOW_S)
 
 
 def test_units_and_aliases_are_understood() -> None:

@@ -59,6 +59,10 @@ DEFAULT = Rules(
 )
 
 
+Judged = tuple[Row, Sequence[tuple[Rule, str]]]
+"A row, and the rules it breaks with how."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     """One rule that does not hold for one row."""
@@ -86,7 +90,9 @@ def read_rules(path: Path) -> Rules:
             raise ConfigError(path, key, f"'{value}' is not a time such as 22:00")
     if (rules.quiet_from is None) != (rules.quiet_to is None):
         raise ConfigError(path, "quiet_from", "goes together with quiet_to; give both or neither")
-    for rule in rules.rule:
+    for i, rule in enumerate(rules.rule):
+        if rule.name in (other.name for other in rules.rule[:i]):
+            raise ConfigError(path, f"rule.{rule.name}", "there are two of this name; alerts are told apart by it")
         try:
             parse_query(rule.only)
         except UsageError as e:
@@ -115,7 +121,7 @@ class Alarm:
         self._known: dict[tuple[str, str, str, str], Alert] = {}
         self._acknowledged: set[AlertId] = set()
         self._events_seen_s = 0.0
-        self._broken: Kept[Row, tuple[Row, Sequence[tuple[Rule, str]]]] = Kept(self._judged)
+        self._broken: Kept[Row, Judged] = Kept(self._judged)
 
     def acknowledge(self, alert: Alert) -> None:
         """Somebody knows; it goes away when it has ended."""
@@ -123,7 +129,8 @@ class Alarm:
 
     def step(self, rows: Iterable[Row], fleet: Fleet, now_s: float) -> tuple[Alert, ...]:
         """The alerts now, newest first."""
-        found = {**self._by_rows(rows, now_s), **self._by_events(fleet)}
+        judged = self._broken.of(rows)
+        found = {**self._by_rows(judged, now_s), **self._by_events(fleet, judged, now_s)}
         known: dict[tuple[str, str, str, str], Alert] = {}
         for key, alert in self._known.items():
             acknowledged = alert.id in self._acknowledged
@@ -137,9 +144,9 @@ class Alarm:
         self._known = known
         return tuple(sorted(known.values(), key=lambda one: (one.acknowledged, -one.since_s, one.id)))
 
-    def _by_rows(self, rows: Iterable[Row], now_s: float) -> Mapping[tuple[str, str, str, str], Alert]:
+    def _by_rows(self, judged: Sequence[Judged], now_s: float) -> Mapping[tuple[str, str, str, str], Alert]:
         found: dict[tuple[str, str, str, str], Alert] = {}
-        for row, broken in self._broken.of(rows):
+        for row, broken in judged:
             for rule, text in broken:
                 if not self._queries[rule.name].matches(row, now_s):
                     continue
@@ -151,23 +158,30 @@ class Alarm:
                 )
         return found
 
-    def _judged(self, row: Row) -> tuple[Row, Sequence[tuple[Rule, str]]]:
+    def _judged(self, row: Row) -> Judged:
         """The rules that a row breaks, whatever their filters say."""
         why = ((rule, _why(rule, row)) for rule in self.rules.rule if rule.when != "selection")
         return row, [(rule, text) for rule, text in why if text is not None]
 
-    def _by_events(self, fleet: Fleet) -> Mapping[tuple[str, str, str, str], Alert]:
+    def _by_events(
+        self, fleet: Fleet, judged: Sequence[Judged], now_s: float
+    ) -> Mapping[tuple[str, str, str, str], Alert]:
         """A selection that changes is over at once: it stays until somebody knows."""
         found: dict[tuple[str, str, str, str], Alert] = {}
-        rule = next((rule for rule in self.rules.rule if rule.when == "selection"), None)
-        newest = max((one.received_s for one in fleet.events), default=self._events_seen_s)
-        for one in fleet.events if rule is not None else ():
-            if one.event.kind == "selection" and one.received_s > self._events_seen_s:
-                assert rule is not None
-                key = (rule.name, one.site, one.device, str(one.received_s))
-                found[key] = Alert(rule=rule.name, site=one.site, device=one.device, model="",
-                                   since_s=one.received_s, text=one.event.text)  # fmt: skip
-        self._events_seen_s = newest
+        fresh = [one for one in fleet.events if one.received_s > self._events_seen_s]
+        self._events_seen_s = max((one.received_s for one in fresh), default=self._events_seen_s)
+        fresh = [one for one in fresh if one.event.kind == "selection"]
+        for rule in self.rules.rule if fresh else ():
+            if rule.when != "selection":
+                continue
+            query = self._queries[rule.name]
+            meant = {(row.site, row.device) for row, _ in judged if query.matches(row, now_s)} if rule.only else None
+            for one in fresh:
+                if meant is None or (one.site, one.device) in meant:
+                    found[rule.name, one.site, one.device, str(one.received_s)] = Alert(
+                        rule=rule.name, site=one.site, device=one.device, model="", since_s=one.received_s,
+                        text=one.event.text,
+                    )  # fmt: skip
         return found
 
 

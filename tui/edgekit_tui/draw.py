@@ -99,9 +99,9 @@ def ms(value: float | None, glyphs: Glyphs) -> str:
         return glyphs.missing
     if value >= 10_000:
         return f"{value / 1000:.3g}s" if value < 999_500 else f"{value / 1000:.0f}s"
-    if value >= 100:
+    if value >= 99.95:  # what would be rounded up to 100
         return f"{value:.0f}"
-    if value >= 10:
+    if value >= 9.995:
         return f"{value:.1f}"
     return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3f}"
 
@@ -119,8 +119,8 @@ def number(value: float | None, glyphs: Glyphs) -> str:
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= limit:
             scaled = value / (1e3 if unit == "k" else limit)
-            return f"{scaled:.1f}{unit}" if scaled < 100 else f"{scaled:.0f}{unit}"
-    if value >= 100 or value == int(value):
+            return f"{scaled:.1f}{unit}" if scaled < 99.95 else f"{scaled:.0f}{unit}"
+    if value >= 99.95 or value == int(value):
         return f"{value:.0f}"
     return f"{value:.1f}"
 
@@ -132,7 +132,8 @@ def bytes_(value: int | None, glyphs: Glyphs) -> str:
     mib = value / 2**20
     if mib < 1000:
         return f"{mib:.0f}M"
-    return f"{mib / 1024:.1f}G" if mib < 100 * 1024 else f"{mib / 1024:.0f}G"
+    gib = mib / 1024
+    return f"{gib:.1f}G" if gib < 99.95 else f"{gib:.0f}G"
 
 
 def age(seconds: float) -> str:
