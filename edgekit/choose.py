@@ -10,7 +10,7 @@ import msgspec
 
 from edgekit import measured
 from edgekit.artifact import Artifact
-from edgekit.bench.batches import SIZES
+from edgekit.bench.batches import SIZES, why_one_item
 from edgekit.bench.candidates import Candidate, candidates
 from edgekit.bench.conditions import this_device
 from edgekit.bench.record import Measurement
@@ -185,7 +185,7 @@ def find_candidates(model: Model, home: Home, facts: Facts, space: Space) -> lis
     )
     if not found and space.batches and 1 not in space.batches:
         sizes = " or ".join(map(str, space.batches))
-        raise UsageError(f"nothing of {model.name} takes {sizes} items at once here: its first axis is fixed")
+        raise UsageError(f"nothing of {model.name} takes {sizes} items at once here: {why_one_item(model)}")
     if not found:
         formats = sorted({artifact.record.format for artifact in artifacts})
         mend = " or ".join(_INSTALLS[name] for name in formats)

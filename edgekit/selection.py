@@ -132,7 +132,7 @@ def _why_slow(m: Measurement, limits: Limits) -> str | None:
     if latency.p50_low_ms > bound:
         return f"even its median, {ms(latency.p50_ms)} ms{_for_a_query(m)}, is above the {allowed}"
     needed = PERCENTILES[name]
-    return f"{name} not supported ({latency.sample_count} samples, {needed} needed): measure it with --samples {needed}"
+    return f"{name} not supported ({latency.sample_count} samples, {needed} needed): bench --samples {needed} gets them"
 
 
 def _for_a_query(m: Measurement) -> str:
@@ -143,7 +143,7 @@ def _for_a_query(m: Measurement) -> str:
 def _why_few(m: Measurement, limits: Limits) -> str | None:
     if limits.qps is None or m.items_per_s >= limits.qps:
         return None
-    return f"answers {_rate(m)}, {limits.qps:g} required"
+    return f"answers {_rate(m)}, {limits.qps:.10g} required"
 
 
 def _rate(m: Measurement) -> str:
@@ -225,7 +225,10 @@ def _why_lost(m: Measurement, chosen: Measurement, benefits: Mapping[str, Benefi
         gain = mine.middle / its.middle - 1
         sure = f"not surely more than {limits.min_gain:.0%}"
         return f"{figure}: {gain:.1%} better, {sure}; ties go to the {_virtue(m, chosen)}"
-    return f"{figure}: {its.middle / mine.middle:.2f}x worse than the selected"
+    if not mine.middle:  # an older record without this figure
+        return f"{figure}: worse than the selected"
+    times = its.middle / mine.middle
+    return f"{figure}: " + (f"{times:.2f}x worse than the selected" if times >= 1.005 else "as good as the selected")
 
 
 def _virtue(m: Measurement, chosen: Measurement) -> str:
@@ -251,7 +254,7 @@ def _reasons(
     typical = f"p50 {ms(chosen.latency.p50_ms)} ms{_for_a_query(chosen)}"
     reasons = [f"{typical} ({ms(low)} to {ms(high)} at 99 % confidence), {_wanted(limits)}"]
     if limits.counts_items:
-        reasons.append(_rate(chosen))
+        reasons.append(f"answers {_rate(chosen)}")
     if best is not chosen:
         reasons.append(f"{best.candidate} leads by less than can be proven; the {_virtue(best, chosen)} is kept")
     reasons += _against_the_other_kind(chosen, measurements)
@@ -273,9 +276,10 @@ def _score(chosen: Measurement, usable: Sequence[Measurement], limits: Limits) -
 
 def _wanted(limits: Limits) -> str:
     bounds = [f"{limits.latency_percentile} within {limits.latency_ms:g} ms"] if limits.latency_ms is not None else []
-    bounds += [f"{limits.qps:g} queries/s"] if limits.qps is not None else []
-    bounds += [f"{limits.memory_bytes / _MIB:.0f} MiB"] if limits.memory_bytes is not None else []
-    return f"best for {limits.objective}" + (f" under {', '.join(bounds)}" if bounds else "")
+    bounds += [f"at least {limits.qps:.10g} items/s"] if limits.qps is not None else []
+    bounds += [f"at most {limits.memory_bytes / _MIB:.0f} MiB"] if limits.memory_bytes is not None else []
+    aim = "best balanced score" if limits.objective == "balanced" else f"best for {limits.objective}"
+    return aim + (f" with {', '.join(bounds)}" if bounds else "")
 
 
 def _against_the_other_kind(chosen: Measurement, measurements: Sequence[Measurement]) -> list[str]:

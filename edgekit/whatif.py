@@ -25,6 +25,7 @@ def what_if(measurements: Sequence[Measurement], limits: Limits, chosen: str | N
     for relaxed, words in (
         *_bounds(measurements, limits),
         *_floors(measurements, limits),
+        *_rates(measurements, limits),
         *_sizes(measurements, limits),
     ):
         other = _choice(measurements, relaxed)
@@ -49,7 +50,7 @@ def _bounds(measurements: Sequence[Measurement], limits: Limits) -> list[Relaxed
     found = _nearest(values, lambda value: value > (limits.latency_ms or 0.0), min)
     if found is None:
         return []
-    bound = _rounded_up(found)
+    bound = _to_two_figures(found, math.ceil)
     return [
         (msgspec.structs.replace(limits, latency_ms=bound), f"with {bound:g} ms instead of {limits.latency_ms:g} ms")
     ]
@@ -63,6 +64,19 @@ def _floors(measurements: Sequence[Measurement], limits: Limits) -> list[Relaxed
     floor = math.floor(found * 1000) / 1000
     words = f"with {floor:.1%} of the accuracy instead of {limits.accuracy_floor:.1%}"
     return [(msgspec.structs.replace(limits, accuracy_floor=floor), words)]
+
+
+def _rates(measurements: Sequence[Measurement], limits: Limits) -> list[Relaxed]:
+    """A rate that just lets the next slower candidate of those below it pass."""
+    qps = limits.qps
+    if qps is None:
+        return []
+    found = _nearest([m.items_per_s for m in measurements if m.latency], lambda rate: 0 < rate < qps, max)
+    if found is None:
+        return []
+    rate = _to_two_figures(found, math.floor)
+    words = f"with {rate:.10g} items/s instead of {qps:.10g}"
+    return [(msgspec.structs.replace(limits, qps=rate), words)]
 
 
 def _sizes(measurements: Sequence[Measurement], limits: Limits) -> list[Relaxed]:
@@ -83,10 +97,10 @@ def _nearest(
     return pick(beyond) if beyond else None
 
 
-def _rounded_up(value_ms: float) -> float:
-    """To two figures, upwards: 38.2 -> 39."""
-    step = math.pow(10, math.floor(math.log10(value_ms)) - 1)
-    return round(math.ceil(value_ms / step) * step, 9)
+def _to_two_figures(value: float, rounded: Callable[[float], int]) -> float:
+    """Upwards by `math.ceil`: 38.2 -> 39; downwards by `math.floor`: 38.2 -> 38."""
+    step = math.pow(10, math.floor(math.log10(value)) - 1)
+    return round(rounded(value / step) * step, 9)
 
 
 def _choice(measurements: Sequence[Measurement], limits: Limits) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 
 from edgekit.artifact import Artifact, ArtifactRecord
 from edgekit.bench import store
-from edgekit.bench.batches import SIZES, batch_axis
+from edgekit.bench.batches import SIZES, batch_axis, why_one_item
 from edgekit.bench.candidates import CPU_PROVIDERS, Candidate, candidates, in_batches, to_record, to_session
 from edgekit.bench.conditions import conditions, lasting, this_device
 from edgekit.bench.spared import Known, why_spared
@@ -99,7 +99,9 @@ def test_what_an_artifact_or_the_user_fixed_is_no_longer_open():
 def test_a_stateful_models_next_query_needs_its_last_answer():
     out = (TensorSpec(name="s", dtype="float32", shape=("n", 3)),)
     model = declared(("n", 3), axes={"n": (1, 4)})
-    assert batch_axis(msgspec.structs.replace(model, outputs=out, state={"x0": "s"}), tflite()) is None
+    stateful = msgspec.structs.replace(model, outputs=out, state={"x0": "s"})
+    assert batch_axis(stateful, tflite()) is None
+    assert why_one_item(stateful) == "it keeps state from query to query"
 
 
 def test_a_file_that_leaves_it_open_takes_batches_though_a_request_is_one_item(mine, tmp_path):
@@ -360,7 +362,7 @@ WHICH = ["--runtime", "onnxruntime", "--threads", "1", "--seconds", "0.1"]
         (["digits", "--batch", "0"], "--batch 0: must be a finite number, and more than zero"),
         (
             ["digits", "--objective", "throughput", "--batch", "2", "4"],
-            "nothing of digits takes 2 or 4 items at once here: its first axis is fixed",
+            "nothing of digits takes 2 or 4 items at once here: the first axis of its inputs is fixed",
         ),
     ],
 )
@@ -379,7 +381,7 @@ def test_select_limits_the_batches_and_judges_the_latency_of_the_whole_query(min
     assert "1t batch 8: p50 " in (out := capsys.readouterr().out)
     assert " ms for a query of 8 items, 1e-06 ms allowed" in out
     assert main([*words, "--qps", "1e9", "--no-measure"]) == 1
-    assert " items/s in batches of 8, 1e+09 required" in capsys.readouterr().out
+    assert " items/s in batches of 8, 1000000000 required" in capsys.readouterr().out
 
 
 def test_bench_sweeps_the_batches_of_a_file_that_takes_them(mine, state, capsys):

@@ -273,6 +273,20 @@ def test_a_row_has_what_was_measured_and_where():
     assert row.conditions == Conditions(load_1min=0.1)
 
 
+def test_throughput_is_the_candidates_own_without_what_others_used():
+    """A tenth of the queries stood in line: the percentiles keep that, a comparison must not."""
+    run = Contender(candidate=_candidate())
+    for _ in range(12):
+        run.add_round((2.0,) * 9 + (12.0,), (0.0,) * 9 + (10.0,))
+    row = row_of(MODEL, run, Conditions(), "", in_turns=12)
+    assert row.latency is not None
+    assert row.latency.mean_ms == 3.0
+    assert row.throughput_qps == pytest.approx(500.0)
+    assert (row.items_per_s, row.item_ms) == (pytest.approx(500.0), 2.0)
+    four = msgspec.structs.replace(row, settings=msgspec.structs.replace(row.settings, batch=4))
+    assert (four.items_per_s, four.item_ms) == (pytest.approx(2000.0), 0.5)
+
+
 def test_a_failure_has_no_figures_but_its_start_stays():
     run = _measured(failure="hangs: no answer in 60 s")
     row = row_of(MODEL, run, Conditions(), "", in_turns=0, rough=True)

@@ -11,7 +11,7 @@ from edgekit.bench import protocol as say
 from edgekit.bench.counters import Counters, Counts, between
 from edgekit.bench.why import NO_COUNTERS, against, explain
 from edgekit.cli.main import main
-from edgekit.errors import RuntimeUnavailable
+from edgekit.errors import ArtifactError, RuntimeUnavailable
 from edgekit.runtimes.profile import Operator, Profile, from_litert, from_onnx, from_openvino
 
 
@@ -175,3 +175,29 @@ def test_the_words_end_with_flash_against_the_standard(capsys):
     out = capsys.readouterr().out
     assert "of the time is" in out
     assert out.count("ms a query") == 2
+
+
+@pytest.mark.usefixtures("_state")
+def test_what_cannot_be_run_is_a_line_and_the_others_are_told(monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    from edgekit.cli import bench_why
+
+    real = bench_why.why
+
+    def failing(model, candidate, plan):
+        if candidate.artifact.record.name in broken:
+            raise ArtifactError(candidate.artifact.path, "has no way to carry out Conv")
+        return real(model, candidate, plan)
+
+    monkeypatch.setattr(bench_why, "why", failing)
+    words = ["bench", "digits", "--why", "--runtime", "onnxruntime"]
+    broken = {"int8"}
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out.count("ms a query") == 1
+    assert err == "failed: int8 · onnxruntime 1t: has no way to carry out Conv\n"
+    broken = {"int8", "standard"}
+    assert main(words) == 5
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("has no way to carry out Conv") == 1

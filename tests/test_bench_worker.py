@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ import pytest
 
 from edgekit.bench import protocol as say
 from edgekit.bench.process import CandidateFailed, Process
-from edgekit.bench.worker import peak_memory_bytes, serve
+from edgekit.bench.worker import Worker, peak_memory_bytes, serve
 from edgekit.runtimes.session import SessionSettings
 
 pytest.importorskip("onnxruntime")
@@ -160,3 +161,40 @@ def test_closing_twice_is_harmless():
     worker.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+class _Disturbed:
+    """A session and the kernel's word on it: one of its queries stands in line for 40 ms, which others use."""
+
+    def __init__(self, disturbed: int) -> None:
+        self.queries, self._disturbed, self._waited_ns = 0, disturbed, 0
+
+    def run(self, _inputs) -> dict:
+        if self.queries == self._disturbed:
+            time.sleep(0.04)
+            self._waited_ns += 40_000_000
+        self.queries += 1
+        return {}
+
+    def read(self):
+        return ((self.queries, self._waited_ns),)
+
+    def __enter__(self) -> _Disturbed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_wait_among_short_queries_is_told_too(monkeypatch):
+    """Asking after each would disturb them, so the one that took long answers for what was waited since."""
+    session, worker = _Disturbed(disturbed=5), Worker()
+    worker._session = session
+    monkeypatch.setattr("edgekit.bench.waits.Waits", lambda: session)
+    told = worker.answer(say.Measure(seconds=0.0, max_samples=2))
+    assert sum(told.waits_ms) == 0
+    session.queries = 0
+    told = worker.answer(say.Measure(seconds=0.02, max_samples=20))
+    assert told.waits_ms[5] == 40.0
+    assert sum(told.waits_ms) == 40.0
+    assert len(told.waits_ms) == len(told.times_ms)

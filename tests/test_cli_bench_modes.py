@@ -174,7 +174,7 @@ def test_as_json_nothing_is_drawn(capsys: Capture) -> None:
         (["--scenario", "server", "--qps", "5"], "the server scenario needs --qps and --latency-ms"),
         (["--scenario", "all", "--latency-ms", "5"], "the server scenario needs --qps and --latency-ms"),
         (["--batch", "0"], "--batch must be 1 or more"),
-        (["--batch", "2"], "--batch: the first axis of the inputs of digits is fixed, so it takes one item at a time"),
+        (["--batch", "2"], "--batch: digits takes one item at a time: the first axis of its inputs is fixed"),
     ],
 )
 def test_a_mode_without_what_it_needs_is_one_line(

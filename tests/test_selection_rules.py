@@ -74,9 +74,10 @@ def row(artifact: str = "standard", p50: float = 10.0, **more: Any) -> Measureme
         (
             {"latency": latency(10.0, 100)},
             {"latency_ms": 20.0},
-            "p99 not supported (100 samples, 662 needed): measure it with --samples 662",
+            "p99 not supported (100 samples, 662 needed): bench --samples 662 gets them",
         ),
         ({}, {"qps": 101.0}, "answers 100.0 queries/s, 101 required"),
+        ({}, {"qps": 1e6}, "answers 100.0 queries/s, 1000000 required"),
         ({"throughput_qps": None}, {"qps": 1.0}, "answers 0.0 queries/s, 1 required"),
     ],
 )
@@ -240,3 +241,106 @@ def test_limits_that_make_no_sense_are_refused(change: dict[str, Any], words: st
 def test_the_default_weights_add_up() -> None:
     check_limits(Limits())
     assert sum(WEIGHTS.values()) == pytest.approx(1.0)
+
+
+# What the words say
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({}, "best for latency"),
+        ({"objective": "balanced"}, "best balanced score"),
+        ({"latency_ms": 40.0, "latency_percentile": "p90"}, "best for latency with p90 within 40 ms"),
+        ({"qps": 50.0}, "best for latency with at least 50 items/s"),
+        ({"memory_bytes": 128 * MIB, "qps": 9.5}, "best for latency with at least 9.5 items/s, at most 128 MiB"),
+    ],
+)
+def test_the_first_reason_names_the_aim_and_each_limit(limits: dict[str, Any], words: str) -> None:
+    assert select([row()], Limits(**limits)).reasons[0].endswith(f"at 99 % confidence), {words}")
+
+
+@pytest.mark.parametrize(
+    ("objective", "flash", "words"),
+    [
+        ("latency", {"p50": 10.04}, "typically 10.0 ms: as good as the selected"),
+        ("latency", {"p50": 10.06}, "typically 10.1 ms: 1.01x worse than the selected"),
+        ("throughput", {"throughput_qps": 50.0}, "50.0 queries/s: 2.00x worse than the selected"),
+        ("throughput", {"throughput_qps": None}, "0.0 queries/s: worse than the selected"),
+        ("memory", {"peak_memory_bytes": 200 * MIB}, "peak 200 MiB: 2.00x worse than the selected"),
+    ],
+)
+def test_who_lost_has_the_figure_that_the_objective_looks_at(objective: str, flash: dict, words: str) -> None:
+    selection = select([row(), row("flash", **flash)], Limits(objective=objective))
+    assert [r.reason for r in selection.rejections] == [words]
+
+
+# Batches
+
+
+def batch(size: int, p50: float, artifact: str = "standard", **more: Any) -> Measurement:
+    way = Settings(runtime="onnxruntime", runtime_version="1", threads=1, spinning=False, batch=size)
+    return row(artifact, p50, settings=way, **more)
+
+
+ITEMS = Limits(objective="throughput")
+
+
+def test_items_a_second_decide_not_queries() -> None:
+    one, eight = batch(1, 10.0), batch(8, 40.0)
+    assert select([one, eight], ITEMS).settings.batch == 8
+    assert (one.items_per_s, eight.items_per_s) == (100.0, 200.0)
+    selection = select([one, eight], ITEMS)
+    assert selection.reasons[1] == "answers 200.0 items/s in batches of 8"
+    assert selection.rejections[0].reason == "100.0 queries/s: 2.00x worse than the selected"
+    assert select([one, batch(8, 85.0)], ITEMS).settings.batch == 1
+
+
+@pytest.mark.parametrize(
+    ("objective", "batches"), [("latency", False), ("memory", False), ("throughput", True), ("balanced", True)]
+)
+def test_where_throughput_counts_for_nothing_a_query_holds_one_item(objective: str, batches: bool) -> None:
+    why = why_not(batch(2, 1.0), Limits(objective=objective))
+    assert why == (None if batches else f"for {objective} a query holds one item")
+
+
+def test_a_latency_bound_is_on_the_whole_query() -> None:
+    eight = batch(8, 40.0)
+    bound = msgspec.structs.replace(ITEMS, latency_ms=30.0, latency_percentile="p50")
+    assert why_not(eight, bound) == "p50 40.0 ms for a query of 8 items, 30 ms allowed"
+    few = batch(8, 40.0, latency=latency(40.0, 20))
+    p99 = msgspec.structs.replace(bound, latency_percentile="p99")
+    assert why_not(few, p99) == "even its median, 40.0 ms for a query of 8 items, is above the 30 ms allowed"
+
+
+def test_items_a_second_are_what_a_rate_is_about() -> None:
+    eight = batch(8, 40.0)
+    assert why_not(eight, msgspec.structs.replace(ITEMS, qps=200.0)) is None
+    words = "answers 200.0 items/s in batches of 8, 201 required"
+    assert why_not(eight, msgspec.structs.replace(ITEMS, qps=201.0)) == words
+
+
+def test_of_batches_that_are_tied_the_smaller_is_kept_even_before_fewer_threads() -> None:
+    two = Settings(runtime="onnxruntime", runtime_version="1", threads=2, spinning=False)
+    assert select([batch(8, 40.0), batch(4, 20.1)], ITEMS).settings.batch == 4
+    small = row(settings=two, p50=5.02)
+    assert select([batch(8, 40.0), small], ITEMS).settings == two
+
+
+def test_a_lead_over_another_batch_is_proven_by_the_items_of_their_rounds() -> None:
+    """Round by round an item is a tenth faster in the larger batch, while the machine slows to a half."""
+    slow = [1.0 + 0.1 * i for i in range(10)]
+    ours, theirs = (
+        msgspec.structs.replace(latency(p50), round_p50_ms=tuple(p50 * s for s in slow)) for p50 in (36.0, 10.0)
+    )
+    rounds = [batch(4, 36.0, latency=ours, run_id="r"), batch(1, 10.0, latency=theirs, run_id="r")]
+    first, second = standings(rounds, ITEMS)
+    assert first.candidate.endswith("batch 4")
+    assert second.surely
+    assert second.behind == pytest.approx(10 / 9)
+    assert second.behind_at_best == pytest.approx(10 / 9)
+
+
+def test_flash_against_the_standard_is_told_by_the_item() -> None:
+    (told,) = [r for r in select([batch(1, 10.0), batch(4, 20.0, "flash")], ITEMS).reasons if "as fast" in r]
+    assert told.startswith("2.00x as fast as the standard at its best (standard · onnxruntime 1t; between ")

@@ -72,3 +72,15 @@ def test_what_was_stopped_early_is_said_to_be():
     rows = [_row("standard", 5, peak=200), msgspec.structs.replace(_row("flash", 20, peak=50), rough=True)]
     (line,) = what_if(rows, Limits(), STANDARD)
     assert line == "for memory instead of latency: flash · onnxruntime 1t, by its first queries"
+
+
+@pytest.mark.parametrize(("qps", "told"), [(100.0, 83), (1e6, 83), (83.0, None)])
+def test_a_lower_rate_brings_the_next_slower_one_and_the_number_is_rounded_down(qps, told):
+    rows = [_row("standard", 12.0), _row("flash", 30.0)]
+    words = () if told is None else (f"with {told} items/s instead of {qps:.10g}: {STANDARD}",)
+    assert what_if(rows, Limits(qps=qps), STANDARD if told is None else None) == words
+
+
+def test_a_rate_that_nothing_was_measured_for_promises_nobody():
+    rows = [msgspec.structs.replace(_row("standard", 12.0), throughput_qps=None)]
+    assert what_if(rows, Limits(qps=5.0), None) == ()

@@ -51,6 +51,11 @@ def batch_axis(model: Model, artifact: Artifact, axes: Mapping[str, int] | None 
     return BatchAxis(inputs=inputs, allowed=model.axes.get(declared) if isinstance(declared, str) else None)
 
 
+def why_one_item(model: Model) -> str:
+    """Of a model nothing of which takes batches here."""
+    return "it keeps state from query to query" if model.is_stateful else "the first axis of its inputs is fixed"
+
+
 def _shared(specs: Sequence[TensorSpec]) -> Dimension | None:
     """The first axis that all have which have any; None where they differ, or there are none."""
     leading = {spec.shape[0] for spec in specs if spec.shape}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from edgekit.artifact import STANDARD, ArtifactRecord
@@ -138,6 +138,10 @@ class Contender:
     def samples_ms(self) -> list[float]:
         return [sample for taken in self.rounds_ms for sample in taken]
 
+    @property
+    def own_samples_ms(self) -> list[float]:
+        return [sample for taken in self.own_ms for sample in taken]
+
 
 def guarded(run: Contender, step: Callable[[], object]) -> None:
     """Carry out a step of a candidate that still lives; its failure is its own."""
@@ -240,7 +244,7 @@ def row_of(
         after_idle_ms=median(run.after_idle_ms) if run.after_idle_ms else None,
         peak_memory_bytes=placed.peak_memory_bytes if placed else run.peak_bytes,
         usage=run.costs(),
-        throughput_qps=1000 / figures.mean_ms if figures else None,
+        throughput_qps=1000 / fmean(run.own_samples_ms) if figures else None,
         **accuracy_fields(record),
         ops_by_provider=placed.ops_by_provider if placed else {},
         partitions=placed.partitions if placed else None,

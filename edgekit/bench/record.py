@@ -144,6 +144,7 @@ class Measurement(_Record, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     "VmHWM of the child process."
     throughput_qps: float | None = None
+    "On average, without the time spent in line for a CPU that others used."
     usage: Usage | None = None
     "None: older record, or the system does not tell."
     accuracy_value: float | None = None

@@ -172,7 +172,7 @@ class _Race:
         if is_in or leader is None or row.latency is None:
             return row
         behind = _behind(run, leader) * run.batch
-        paired_ms, mean_ms = behind * _typical_ms(leader), behind * fmean(leader.samples_ms) / leader.batch
+        paired_ms, mean_ms = behind * _typical_ms(leader), behind * fmean(leader.own_samples_ms) / leader.batch
         placed = msgspec.structs.replace(row.latency, paired_ms=paired_ms)
         return msgspec.structs.replace(row, latency=placed, throughput_qps=1000 / mean_ms)
 
@@ -282,7 +282,7 @@ def _impression(run: Contender) -> float:
 
 def _typical_ms(run: Contender) -> float:
     """Of an item."""
-    return percentile([sample for taken in run.own_ms for sample in taken], 0.5) / run.batch
+    return percentile(run.own_samples_ms, 0.5) / run.batch
 
 
 def _behind(run: Contender, leader: Contender) -> float:

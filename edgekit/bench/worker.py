@@ -118,15 +118,16 @@ class Worker:
         end = clock() + request.seconds
         spent = usage()
         with Waits() as line:
-            asks = True  # a short query is seldom disturbed, and asking would disturb it
+            asked = line.read()
             while len(times) < request.max_samples:
-                before = line.read() if asks else None
                 start = clock()
                 run(inputs)
                 stop = clock()
-                waits.append(waited_ms(before, line.read()) if asks else 0.0)
                 times.append((stop - start) * 1000)
-                asks = times[-1] > _WORTH_ASKING_MS
+                waits.append(0.0)
+                if times[-1] > _WORTH_ASKING_MS:  # a short query waited for nobody, and asking would disturb the next
+                    before, asked = asked, line.read()
+                    waits[-1] = waited_ms(before, asked)
                 if stop >= end and len(times) > 1:  # the first is the one after idle, so one more
                     break
         after = usage()

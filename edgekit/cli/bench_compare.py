@@ -161,6 +161,8 @@ def _value(figure: Figure, value: float | None) -> str:
         return f"{value / _MIB:.2f} MiB"
     if figure.unit in ("ratio", "±"):
         return f"{'±' if figure.unit == '±' else ''}{value:.1%}"
+    if figure.unit == "page faults":
+        return f"{value:.1f}"
     return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from edgekit.bench.batches import why_one_item
 from edgekit.bench.candidates import Candidate, in_batches, takes_batches
 from edgekit.bench.record import Measurement
 from edgekit.bench.run import bench
@@ -152,9 +153,7 @@ def _batches(args: argparse.Namespace) -> int:
         {c.artifact.record.name for c in find_candidates(model, home(), facts, space) if takes_batches(model, c)}
     )
     if not takers:
-        raise UsageError(
-            f"--batch: the first axis of the inputs of {model.name} is fixed, so it takes one item at a time"
-        )
+        raise UsageError(f"--batch: {model.name} takes one item at a time: {why_one_item(model)}")
     one = _chosen(args, model, facts, replace(space, artifacts=takers))
     sizes = tuple(dict.fromkeys(args.batch))
     with share_bar() as progress:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -20,19 +21,33 @@ from edgekit.cli.bench import plan_of, space_of
 from edgekit.cli.progress import share_bar
 from edgekit.config import home
 from edgekit.device.probe import probe
+from edgekit.errors import ArtifactError
 
 _MOST_KINDS = 8
 
 
 def run_why(args: argparse.Namespace) -> int:
-    """Every artifact in every runtime, with the first thread count. Exit code 0."""
+    """Every artifact in every runtime, with the first thread count; one that cannot be run has a line on stderr.
+
+    Exit code 0. Raises ArtifactError when none can be run.
+    """
     model, state, facts = load_model(args.model), home(), probe()
-    found = _once(find_candidates(model, state, facts, space_of(args)))
+    wanted = _once(find_candidates(model, state, facts, space_of(args)))
+    found: list[Candidate] = []
     told: list[Why] = []
+    failed: list[tuple[Candidate, ArtifactError]] = []
     with share_bar() as progress:
-        for i, candidate in enumerate(found):
-            progress(f"profiling {candidate.name}", i / len(found))
-            told.append(why(model, candidate, plan_of(args, facts)))
+        for i, candidate in enumerate(wanted):
+            progress(f"profiling {candidate.name}", i / len(wanted))
+            try:
+                told.append(why(model, candidate, plan_of(args, facts)))
+                found.append(candidate)
+            except ArtifactError as e:
+                failed.append((candidate, e))
+    if not told:
+        raise failed[0][1]
+    for candidate, error in failed:
+        print(f"failed: {candidate.name}: {error.problem}", file=sys.stderr)
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
         return 0
