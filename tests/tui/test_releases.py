@@ -167,13 +167,15 @@ def test_a_huge_fleet_is_listed_in_part() -> None:
 
 def test_a_new_report_is_a_new_view_and_a_rebirth_of_the_wish_is_seen() -> None:
     source, folder, before = lived(windows=2)
-    source.messages = [said("reported", report())]
+    source.messages = [said("reported", report()), said("reported", report(running="r2"), "bench-n100")]
     after = folder.step(NOW_S + 0.2)
     assert after is not None
+    assert [row.release for row in after.rows if row.device == "bench-n100"] == ["r2"]
+    assert [row.release for row in before.rows if row.device == "bench-n100"] == [""]
     assert after.releases[KEY].reported == report()
     assert KEY not in before.releases, "a view never changes"
     source.messages = [said("reported", b"nonsense")]
-    assert folder.step(NOW_S + 0.4) is None or folder.step(NOW_S + 0.4) is None
+    assert folder.step(NOW_S + 0.4) is None
 
 
 def test_the_screen_tells_and_opens() -> None:

@@ -60,6 +60,25 @@ def test_the_bar_of_states_fills_its_width_or_is_left_out(states: dict[str, int]
         assert all(text for text, _ in bar), "every state that is there has a cell"
 
 
+def test_the_bar_of_states_is_shared_by_their_numbers() -> None:
+    totals = replace(VIEW.totals, devices=10, states={"online": 5, "late": 3, "offline": 2})
+    assert [(len(text), ink) for text, ink in tiles.proportions(totals, 20, UNICODE)] == [
+        (10, "good"), (6, "warn"), (4, "bad"),
+    ]  # fmt: skip
+    rare = {"online": 1, "late": 1, "stale": 1, "offline": 1, "throttled": 4, "x": 4}
+    totals = replace(VIEW.totals, devices=12, states=rare)
+    assert [len(text) for text, _ in tiles.proportions(totals, 6, UNICODE)] == [1] * 6
+
+
+def test_the_brokers_address_stands_there_where_it_fits() -> None:
+    line = tiles.link_line(LINK, UNICODE, NOW_S)
+    for width, is_there in ((200, True), (width_of(line) + len(LINK.endpoint) + 1, True),
+                            (width_of(line) + len(LINK.endpoint), False)):  # fmt: skip
+        (first, _) = tiles.broker_tile(VIEW, width, UNICODE, NOW_S)
+        assert (LINK.endpoint in plain(first)) is is_there
+        assert width_of(first) <= width
+
+
 @pytest.mark.parametrize(
     ("connected", "before", "since", "says", "ink"),
     [

@@ -32,7 +32,9 @@ def proportions(totals: Totals, width: int, glyphs: Glyphs) -> Line:
     if not present or width < len(present):
         return ()
     cells = {state: max(1, totals.states[state] * width // totals.devices) for state in present}
-    cells[max(cells, key=lambda state: cells[state])] += width - sum(cells.values())
+    while left := width - sum(cells.values()):
+        # from the largest, cell by cell: taken from one alone, the rare states could leave it none
+        cells[max(cells, key=lambda state: cells[state])] += 1 if left > 0 else -1
     fill = "━" if glyphs.unicode else ""
     return tuple(((fill or draw.state_glyph(s, glyphs)) * cells[s], draw.state_ink(s)) for s in present)
 
