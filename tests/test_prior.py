@@ -107,3 +107,69 @@ def test_a_rule_without_its_fact_stays_silent():
 def test_limits_are_checked_as_for_measured_choices():
     with pytest.raises(UsageError):
         prior(BOTH, SMALL, Limits(objective="speed"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "limits", "heard"),
+    [
+        ({"vram_bytes": 16 * GIB - 1}, {}, [("memory", "16 GiB of GPU memory is less than 16", "flash")]),
+        ({"vram_bytes": 16 * GIB}, {}, []),
+        ({"vram_bytes": 32 * GIB - 1}, {}, []),
+        ({"vram_bytes": 32 * GIB}, {}, [("memory", "32 GiB of GPU memory is 32 or more", "standard")]),
+        ({"vram_bytes": 24 * GIB, "memory_bytes": GIB}, {}, []),
+        ({"memory_bytes": 8 * GIB - GIB // 2}, {}, [("memory", "7.5 GiB of memory is less than 8", "flash")]),
+        ({"memory_bytes": 8 * GIB}, {}, []),
+        ({}, {"latency_ms": 99.5}, [("latency", "99.5 ms is a bound below 100", "standard")]),
+        ({}, {"latency_ms": 100}, []),
+        ({}, {"latency_ms": 500}, []),
+        ({}, {"latency_ms": 501}, [("latency", "501 ms is a bound above 500", "flash")]),
+        ({}, {"qps": 101}, [("throughput", "101 queries/s is more than 100", "standard")]),
+        ({}, {"qps": 100}, []),
+        ({}, {"qps": 50}, []),
+        ({}, {"qps": 49}, [("throughput", "49 queries/s is less than 50", "flash")]),
+        ({"long_term": True}, {}, [("maintenance", "it must stay stable for long", "standard")]),
+    ],
+)
+def test_each_rule_speaks_on_its_side_of_its_bound_alone(machine, limits, heard):
+    found = votes(Machine(**({"memory_bytes": None} | machine)), Limits(**limits))
+    assert [(vote.rule, vote.text, vote.wants) for vote in found] == heard
+
+
+def test_the_decisive_rule_comes_first_whatever_is_required():
+    everything = Machine(memory_bytes=GIB, long_term=True)
+    assert [v.rule for v in votes(everything, Limits(latency_ms=1, qps=1))] == [
+        "memory", "latency", "throughput", "maintenance",
+    ]  # fmt: skip
+
+
+def test_of_the_wanted_kind_the_int8_and_the_most_threads_are_taken():
+    several = [
+        _candidate("standard", "float32"),
+        _candidate("half", "float16", threads=4),
+        _candidate("flash", "int8", threads=1),
+        _candidate("flash", "int8", threads=2),
+    ]
+    chosen = prior(several, SMALL, Limits())
+    assert (chosen.artifact, chosen.settings.threads, chosen.accuracy_ratio) == ("flash", 2, 1.0)
+    assert len(chosen.rejections) == 3
+    assert {r.reason for r in chosen.rejections} == {"the rules point elsewhere"}
+    assert [r for r in chosen.reasons if "no flash artifact" in r] == []
+
+
+def test_without_a_word_from_any_rule_the_standard_is_safe():
+    chosen = prior(BOTH, LARGE, Limits())
+    assert chosen.reasons[1] == "no rule of thumb has anything to say; the standard is the safe choice"
+    assert prior(BOTH, SMALL, Limits()).reasons[1] == "flash, because 4.0 GiB of memory is less than 8"
+
+
+def test_an_accuracy_that_just_keeps_the_floor_is_kept():
+    assert prior([_candidate("flash", "int8", 0.99)], SMALL, Limits()).artifact == "flash"
+
+
+def test_a_file_of_unknown_precision_is_its_own_standard():
+    assert prior([_candidate("standard", "unknown", None)], LARGE, Limits()).artifact == "standard"
+
+
+def test_nothing_at_all_is_no_artifact():
+    with pytest.raises(NoUsableArtifact):
+        prior([], SMALL, Limits())

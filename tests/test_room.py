@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -92,3 +93,21 @@ def test_the_row_itself_is_left_as_it_was():
     before = msgspec.json.encode(row)
     assert ROOM.applied(row) is not row
     assert msgspec.json.encode(row) == before
+
+
+@pytest.mark.parametrize(
+    ("profile", "fits", "reserve_bytes"),
+    [
+        (None, [{"memory_reserve_bytes": 7 * MIB}, {"memory_reserve_bytes": 9 * MIB}], 7 * MIB),
+        (None, [{"id": "without a reserve"}], 128 * MIB),
+        (None, [], 128 * MIB),
+        ("jetson-agx-orin-32gb", [{"memory_reserve_bytes": 7 * MIB}], 2 * 2**30),
+    ],
+)
+def test_without_a_named_profile_the_first_that_fits_the_machine_counts(
+    facts, monkeypatch, profile, fits, reserve_bytes
+):
+    monkeypatch.setattr("edgekit.room.fitting", lambda _root, _tables: [SimpleNamespace(profile=one) for one in fits])
+    found = room(replace(facts, board=replace(facts.board, profile=profile)))
+    assert found is not None
+    assert found.reserve_bytes == reserve_bytes
