@@ -272,6 +272,15 @@ def test_what_would_not_fit_is_foretold_from_how_the_peak_grew():
     assert why_spared(kin(4), shrunk, None, memory_bytes=70 * 2**20) is None
 
 
+def test_what_failed_with_few_items_is_not_tried_with_more():
+    failed = Known(candidate=kin(2), query_ms=0.0, failure="not for batches: it depends")
+    why = "not started: in batches of 2 it failed: not for batches: it depends"
+    for known in ([failed], [seen(1.0), failed]):
+        assert why_spared(kin(4), known, BEST) == why
+    assert why_spared(kin(1, 2), [Known(candidate=kin(1), query_ms=0.0, failure="died")], BEST) is None
+    assert why_spared(kin(2), [Known(candidate=kin(4), query_ms=0.0, failure="died")], BEST) is None
+
+
 # From a model to a choice
 
 

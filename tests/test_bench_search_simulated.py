@@ -242,6 +242,23 @@ def test_one_of_long_queries_is_not_put_out_before_it_has_the_samples_of_a_media
         assert not done.by_name["b 1t x6"].rough
 
 
+def test_batches_that_break_the_bound_on_a_query_put_nobody_out(monkeypatch):
+    """An item is three times faster in the larger batch, but nobody may wait for it."""
+    bound = Limits(accuracy_floor=0, objective="throughput", latency_ms=12.0, latency_percentile="p50")
+    plan = Plan(seconds=5.0, seed=1, bound_ms=12.0)
+    done = Searched(monkeypatch, {"a 1t": 10.0, "b 1t x6": 20.0, "c 1t": 11.0}, Machine(), plan, limits=bound)
+    assert done.chosen == "a 1t"
+    assert not done.by_name["a 1t"].rough
+
+
+def test_what_cannot_be_loaded_is_not_tried_in_larger_batches(monkeypatch):
+    machine = Machine(fails={"b": "illegal instruction"})
+    done = Searched(monkeypatch, grown("a", 1.0, 1.0, most=2) | grown("b", 1.0, 1.0), machine, limits=ITEMS)
+    assert machine.starts == ["a 1t", "b 1t", "a 1t x2"]
+    assert done.by_name["b 1t x32"].failure == "not started: one at a time it failed: illegal instruction"
+    assert done.chosen == "a 1t x2"
+
+
 def test_batches_grow_no_further_than_the_bound_on_a_query_and_the_memory_allow(monkeypatch):
     true_ms = grown("a", 9.0, 1.0)
     bound = Limits(accuracy_floor=0, objective="throughput", latency_ms=16.0, latency_percentile="p50")

@@ -263,6 +263,7 @@ def test_the_first_reason_names_the_aim_and_each_limit(limits: dict[str, Any], w
 @pytest.mark.parametrize(
     ("objective", "flash", "words"),
     [
+        ("latency", {"p50": 10.0}, "typically 10.0 ms: as good as the selected"),
         ("latency", {"p50": 10.04}, "typically 10.0 ms: as good as the selected"),
         ("latency", {"p50": 10.06}, "typically 10.1 ms: 1.01x worse than the selected"),
         ("throughput", {"throughput_qps": 50.0}, "50.0 queries/s: 2.00x worse than the selected"),
@@ -273,6 +274,26 @@ def test_the_first_reason_names_the_aim_and_each_limit(limits: dict[str, Any], w
 def test_who_lost_has_the_figure_that_the_objective_looks_at(objective: str, flash: dict, words: str) -> None:
     selection = select([row(), row("flash", **flash)], Limits(objective=objective))
     assert [r.reason for r in selection.rejections] == [words]
+
+
+def test_what_the_samples_do_not_support_is_said_once_and_only_then() -> None:
+    few = select([row(latency=latency(10.0, 100))], Limits()).reasons
+    assert [r for r in few if "p99" in r] == ["p99 not supported (100 samples, 662 needed)"]
+    assert not [r for r in select([row()], Limits()).reasons if "p99" in r]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_score_is_spelt_out_where_it_decides(objective: str) -> None:
+    told = [r for r in select([row()], Limits(objective=objective)).reasons if r.startswith("score ")]
+    words = "0.4 × 1.00 throughput + 0.3 × 1.00 memory + 0.2 × 1.00 accuracy + 0.1 × 1.00 deployability"
+    spelt = [f"score 1.000 = {words}; 1 is the best of what keeps the limits"]
+    assert told == (spelt if objective == "balanced" else [])
+
+
+def test_a_median_that_may_be_just_at_the_bound_may_still_keep_it() -> None:
+    few = row(latency=latency(10.0, 100))
+    assert "not supported" in (why_not(few, Limits(latency_ms=9.9)) or "")
+    assert "even its median" in (why_not(few, Limits(latency_ms=9.89)) or "")
 
 
 # Batches
@@ -333,12 +354,33 @@ def test_a_lead_over_another_batch_is_proven_by_the_items_of_their_rounds() -> N
     ours, theirs = (
         msgspec.structs.replace(latency(p50), round_p50_ms=tuple(p50 * s for s in slow)) for p50 in (36.0, 10.0)
     )
-    rounds = [batch(4, 36.0, latency=ours, run_id="r"), batch(1, 10.0, latency=theirs, run_id="r")]
+    rounds = [batch(8, 36.0, latency=ours, run_id="r"), batch(2, 10.0, latency=theirs, run_id="r")]
     first, second = standings(rounds, ITEMS)
-    assert first.candidate.endswith("batch 4")
+    assert first.candidate.endswith("batch 8")
     assert second.surely
     assert second.behind == pytest.approx(10 / 9)
     assert second.behind_at_best == pytest.approx(10 / 9)
+
+
+def test_rounds_of_another_run_tell_nothing_of_who_was_kind_to_whom() -> None:
+    """Paired with another run's rounds, one of them would be a tie."""
+    ours, theirs = (
+        row(name, p50, run_id=name, latency=msgspec.structs.replace(latency(p50), round_p50_ms=rounds))
+        for name, p50, rounds in (("flash", 5.0, (5.0,) * 10), ("standard", 10.0, (5.0, *(10.0,) * 9)))
+    )
+    assert standings([ours, theirs], Limits())[1].behind_at_best == pytest.approx(2.0)
+    together = [msgspec.structs.replace(one, run_id="r") for one in (ours, theirs)]
+    assert standings(together, Limits())[1].behind_at_best == pytest.approx(1.0)
+
+
+def test_the_chosen_is_compared_with_the_other_kind_at_its_best_whether_it_may_be_chosen_or_not() -> None:
+    """Slower is told as slower, without an interval of how fast it is."""
+    flashes = [row("flash-a", 8.0, accuracy_ratio=0.9), row("flash-b", 16.0, accuracy_ratio=0.9)]
+    (told,) = [r for r in select([row(p50=20.0), *flashes], Limits()).reasons if "Flash" in r]
+    assert told == "2.50x slower than Flash at its best (flash-a · onnxruntime 1t)"
+    (told,) = [r for r in select([row(p50=4.0), *flashes[::-1]], Limits()).reasons if "Flash" in r]
+    assert told == "2.00x as fast as Flash at its best (flash-a · onnxruntime 1t; between 1.96x and 2.04x as fast)"
+    assert not [r for r in select([row()], Limits()).reasons if "Flash" in r]
 
 
 def test_flash_against_the_standard_is_told_by_the_item() -> None:

@@ -169,6 +169,7 @@ def test_what_the_configuration_leaves_open_of_batches_is_as_it_was_selected(
     assert (plan.settings.batch, plan.settings.axes["image[0]"]) == (1, OPEN)
     assert plan.wanted == config
     assert plan.reasons == ("fastest here",)
+    assert plan.state("ready").benched_p50_ms == 0.5
 
 
 @pytest.mark.parametrize(
@@ -181,6 +182,7 @@ def test_a_lane_that_collects_no_batches_says_that_it_was_measured_with_them(hom
     plan = selected_plan(load_model("digits"), ModelConfig(name="digits", batch=batch), artifacts, selection, threads=1)
     assert plan.reasons[-1] == f"measured in batches of 8, run one item at a time: {why}"
     assert (plan.settings.batch, plan.settings.axes["image[0]"]) == (1, 1)
+    assert plan.state("ready").benched_p50_ms is None  # that was a whole batch's
 
 
 def test_a_pinned_artifact_has_the_batches_of_the_configuration_alone(home):

@@ -17,7 +17,7 @@ from edgekit.bench.conditions import this_device, waiting
 from edgekit.bench.inputs import write_inputs
 from edgekit.bench.process import CandidateFailed, Process
 from edgekit.bench.record import Conditions, Latency, Measurement, Start, Usage
-from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, own
+from edgekit.bench.stats import MIN_SAMPLES, latency, median_interval, own, percentile
 from edgekit.device import sensors
 from edgekit.device.sensors import power_between
 from edgekit.errors import EdgekitError
@@ -118,6 +118,16 @@ class Contender:
     def batch(self) -> int:
         """Items of a query."""
         return self.candidate.settings.batch
+
+    @property
+    def query_ms(self) -> float:
+        """The impression of a query."""
+        return self.impression_ms * self.batch
+
+    @property
+    def item_ms(self) -> float:
+        """The median of its own time, shared out among the items of a query."""
+        return percentile(self.own_samples_ms, 0.5) / self.batch
 
     @property
     def worker(self) -> Process:

@@ -125,7 +125,7 @@ class _Race:
                         run.peak_bytes = run.worker.peak_bytes()
                         self._waiting.append(run)
                 while len(self._waiting) > self._most:
-                    self._drop(max(self._waiting, key=_impression))
+                    self._drop(max(self._waiting, key=lambda run: run.impression_ms))
 
     def _load(self, run: Contender) -> None:
         inputs = self._folder / f"{self._all.index(run)}.npz"
@@ -156,7 +156,7 @@ class _Race:
         """All candidates as they stand now; who is out is placed by how far it was behind when it still took turns."""
         for run in (*self._waiting, *self._racing):
             run.peak_bytes = run.worker.peak_bytes()
-        leader = min((run for run in self._racing if run.own_ms), key=_typical_ms, default=None)
+        leader = min((run for run in self._racing if run.own_ms), key=lambda run: run.item_ms, default=None)
         return [self._row(run, leader) for run in self._all]
 
     def _row(self, run: Contender, leader: Contender | None) -> Measurement:
@@ -172,13 +172,13 @@ class _Race:
         if is_in or leader is None or row.latency is None:
             return row
         behind = _behind(run, leader) * run.batch
-        paired_ms, mean_ms = behind * _typical_ms(leader), behind * fmean(leader.own_samples_ms) / leader.batch
+        paired_ms, mean_ms = behind * leader.item_ms, behind * fmean(leader.own_samples_ms) / leader.batch
         placed = msgspec.structs.replace(row.latency, paired_ms=paired_ms)
         return msgspec.structs.replace(row, latency=placed, throughput_qps=1000 / mean_ms)
 
     def _is_spared(self, run: Contender) -> bool:
-        best = min(self._waiting, key=_impression, default=None)
-        known = [_known(other) for other in self._all if other.impression_ms and other is not run]
+        best = self._best()
+        known = [_known(other) for other in self._all if other.process is not None and other is not run]
         run.failure = why_spared(
             run.candidate,
             known,
@@ -188,9 +188,15 @@ class _Race:
         )
         return run.failure is not None
 
+    def _best(self) -> Contender | None:
+        """The fastest of those that wait, and whose queries keep the latency bound if those of any do."""
+        bound_ms = self._plan.bound_ms or float("inf")
+        return min(self._waiting, key=lambda run: (run.query_ms > bound_ms, run.impression_ms), default=None)
+
     def _line_up(self) -> None:
         """Those on whom it is worth spending time; the others wait, in case none of these may win."""
-        best_ms = min(run.impression_ms for run in self._waiting)
+        best = self._best()
+        best_ms = best.impression_ms if best else 0.0
         self._racing = [run for run in self._waiting if run.impression_ms <= _HOPELESS * best_ms]
         self._waiting = [run for run in self._waiting if run not in self._racing]
         self._race, self._rounds = self._race + 1, 0
@@ -273,16 +279,7 @@ def _wave(run: Contender) -> tuple[int, bool]:
 
 
 def _known(run: Contender) -> Known:
-    return Known(candidate=run.candidate, query_ms=run.impression_ms * run.batch, peak_bytes=run.peak_bytes)
-
-
-def _impression(run: Contender) -> float:
-    return run.impression_ms
-
-
-def _typical_ms(run: Contender) -> float:
-    """Of an item."""
-    return percentile(run.own_samples_ms, 0.5) / run.batch
+    return Known(candidate=run.candidate, query_ms=run.query_ms, peak_bytes=run.peak_bytes, failure=run.failure)
 
 
 def _behind(run: Contender, leader: Contender) -> float:

@@ -22,6 +22,8 @@ class Known:
     candidate: Candidate
     query_ms: float
     peak_bytes: int | None = None
+    failure: str | None = None
+    "It was started and has no figures."
 
     @property
     def item_ms(self) -> float:
@@ -44,8 +46,11 @@ def why_spared(
         memory_bytes: what a worker may hold.
     """
     kin = [k for k in known if k.candidate.name != candidate.name and _is_kin(k.candidate, candidate)]
-    return (_why_too_slow(candidate, kin, best) if best else None) or _why_too_large(
-        candidate, kin, bound_ms, memory_bytes
+    well = [k for k in kin if k.failure is None]
+    return (
+        _why_failing(candidate, kin)
+        or (_why_too_slow(candidate, well, best) if best else None)
+        or _why_too_large(candidate, well, bound_ms, memory_bytes)
     )
 
 
@@ -55,6 +60,19 @@ def _is_kin(other: Candidate, mine: Candidate) -> bool:
         return False
     single = replace(mine.settings.one_item(), threads=1, spinning=False)
     return other.settings.one_item() in (single, mine.settings.one_item())
+
+
+def _smaller(candidate: Candidate, kin: Sequence[Known]) -> list[Known]:
+    """The same in smaller batches, the largest last."""
+    mine = candidate.settings
+    found = [k for k in kin if k.candidate.settings.threads == mine.threads and _batch(k) < mine.batch]
+    return sorted(found, key=_batch)
+
+
+def _why_failing(candidate: Candidate, kin: Sequence[Known]) -> str | None:
+    """What fails with few items fails with more."""
+    failed = [k for k in _smaller(candidate, kin) if k.failure is not None]
+    return f"not started: {_in_batches(_batch(failed[0]))} it failed: {failed[0].failure}" if failed else None
 
 
 def _why_too_slow(candidate: Candidate, kin: Sequence[Known], best: Known) -> str | None:
@@ -73,12 +91,10 @@ def _why_too_large(
     candidate: Candidate, kin: Sequence[Known], bound_ms: float | None, memory_bytes: int | None
 ) -> str | None:
     """The next smaller batch breaks a limit already, or gained nothing over the one before."""
-    batch, threads = candidate.settings.batch, candidate.settings.threads
-    line = [k for k in kin if k.candidate.settings.threads == threads and k.candidate.settings.batch < batch]
+    line = _smaller(candidate, kin)
     if not line:
         return None
-    before, last = ([None, *sorted(line, key=_batch)])[-2:]
-    assert last is not None
+    before, last = line[-2] if len(line) > 1 else None, line[-1]
     if bound_ms is not None and last.query_ms > bound_ms:
         words = f"a query of {_batch(last)} item{'s' * (_batch(last) > 1)} takes {ms(last.query_ms)} ms already"
         return f"not started: {words}, {bound_ms:g} ms allowed"
@@ -87,7 +103,7 @@ def _why_too_large(
     if last.item_ms > (1 - _GAIN) * before.item_ms:
         words = f"an item takes {ms(last.item_ms)} ms {_in_batches(_batch(last))}, {ms(before.item_ms)} ms"
         return f"not started: {words} {_in_batches(_batch(before))}"
-    peak = _foretold_bytes(before, last, batch)
+    peak = _foretold_bytes(before, last, candidate.settings.batch)
     if memory_bytes is not None and peak is not None and peak > memory_bytes:
         return f"not started: it would peak at {peak / _MIB:.0f} MiB, {memory_bytes / _MIB:.0f} MiB allowed"
     return None

@@ -71,6 +71,11 @@ class Plan:
         return msgspec.structs.replace(wanted, max=most, preferred=wanted.preferred or min(selected, most))
 
     @property
+    def is_batched(self) -> bool:
+        """Whether requests are collected where the artifact allows it."""
+        return self.wanted.batch is not None and self.settings.runtime in BATCHING
+
+    @property
     def is_isolated(self) -> bool:
         """Whether its runtime gets a process of its own."""
         if self.wanted.isolation == "auto":
@@ -88,6 +93,7 @@ class Plan:
     def state(self, state: str) -> ModelState:
         """As the birth certificate tells it."""
         chosen = self.selection
+        timed = chosen if chosen and (chosen.settings.batch == 1 or self.is_batched) else None
         record = self.artifact.record
         accuracy = record.accuracy.ratio if record.accuracy else None
         return ModelState(
@@ -100,8 +106,8 @@ class Plan:
             reasons=self.reasons,
             rejections=tuple((r.candidate, r.reason) for r in chosen.rejections) if chosen else (),
             latency_limit_ms=self.wanted.latency_ms,
-            benched_p50_ms=chosen.p50_ms if chosen else None,
-            benched_p99_ms=chosen.p99_ms if chosen else None,
+            benched_p50_ms=timed.p50_ms if timed else None,
+            benched_p99_ms=timed.p99_ms if timed else None,
             accuracy_ratio=chosen.accuracy_ratio if chosen else accuracy,
         )
 
