@@ -44,7 +44,7 @@ NAMES = (
     "日本語の長い名前" * 20,
     "\u202eשלום\u202c مرحبا",
     "tab\there\nnewline\x1b[31m",
-    "[bold]markup[/]",
+    "[/closed] [bold]markup [@click=quit]",
     "👩‍👩‍👧‍👦" * 30,
     "e\u0301" * 60,
     "",
@@ -196,6 +196,26 @@ def test_without_colour_every_screen_tells_the_same(monkeypatch: pytest.MonkeyPa
             assert text.rpartition("\n")[0] + "\n" == wanted, kind
 
     drive(act, start="overview")
+
+
+def test_the_palette_and_a_question_take_no_text_for_markup() -> None:
+    said: list[str] = []
+
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press(*"closed")
+        await pilot.pause(0.5)
+        said.append("\n".join(screen_lines(app)))
+        await pilot.press("escape")
+        app.action_run(f"send '{NAMES[4]}' all")
+        await pilot.pause()
+        said.append("\n".join(screen_lines(app)))
+        assert app.error is None
+
+    drive(act, view=HOSTILE, start="devices", send=lambda *_: True)
+    assert "[/closed] [bold]markup" in said[0].partition("closed")[2]
+    assert f"─ {NAMES[4]} ─" in said[1]
 
 
 def test_every_screen_has_help_a_past_and_stands_a_click() -> None:

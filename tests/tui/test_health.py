@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edgekit.telemetry.histogram import HistogramBuilder
 from edgekit.telemetry.messages import Histogram
 from edgekit_tui import models
-from edgekit_tui.distribution import axis_of, distribution, rebin
+from edgekit_tui.distribution import Axis, axis_of, distribution, rebin
 from edgekit_tui.draw import ASCII, UNICODE, Glyphs, width_of
 from edgekit_tui.health import Blame, offender_lines, versions
 from edgekit_tui.rows import Row, percentile
@@ -71,6 +71,67 @@ def test_a_failed_update_counts_once_for_all_models_and_one_under_way_or_cancell
     assert found(update="failed") == ["update failed"]
     for word in ("fetching", "waiting", "cancelled", "committed", "no answer yet", "nothing asked"):
         assert found(update=word) == []
+
+
+def test_faults_stand_in_the_order_of_how_bad_they_are() -> None:
+    slow = {"p99_ms": 9e9, "limit_ms": 1e-3}
+    faults = [
+        {"state": "offline"}, {"state": "stale"}, slow, {"p99_ms": 6.0, "limit_ms": 5.0}, {"failed_ratio": 0.05},
+        {"update": "failed"}, {"throttled": True}, {"dropped": 1},
+        {"memory_used_bytes": 92, "memory_total_bytes": 100}, {"state": "loading"},
+    ]  # fmt: skip
+    rows = [replace(HEALTHY, device=f"d{i}", **fault) for i, fault in enumerate(faults)]  # type: ignore[arg-type]
+    found = Blame().offenders(list(reversed(rows)), NOW_S, UNICODE)
+    assert [one.row.device for one in found] == [f"d{i}" for i in range(len(faults))]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"state": "offline", "last_seen_s": NOW_S - 90, "reason": "power"}, "offline for 90s: power"),
+        ({"state": "offline", "last_seen_s": NOW_S - 90, "reason": ""}, "offline for 90s"),
+        ({"state": "stale", "last_seen_s": NOW_S - 90}, "silent for 90s"),
+        ({"p99_ms": 6.0, "limit_ms": 5.0, "throttled": True}, "p99 6.00 ms, limit 5.00, throttled"),
+        ({"p99_ms": 6.0, "limit_ms": 5.0}, "p99 6.00 ms, limit 5.00"),
+        ({"failed_ratio": 0.123}, "12% of requests fail"),
+        ({"throttled": True, "temperature_c": 81.6}, "throttled at 82 degrees"),
+        ({"throttled": True, "temperature_c": None}, "throttled"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_told_with_its_figures(change: dict[str, object], says: str) -> None:
+    (one,) = Blame().offenders([replace(HEALTHY, **change)], NOW_S, UNICODE)  # type: ignore[arg-type]
+    assert one.why == says
+
+
+def test_a_list_shows_the_worst_two_hundred() -> None:
+    rows = [replace(HEALTHY, device=f"d{n}", throttled=True) for n in range(201)]
+    assert len(Blame().offenders(rows, NOW_S, UNICODE)) == 200
+
+
+def field(width: int, height: int, **counted: dict[str, int]) -> list[str]:
+    totals = replace(VIEW.totals, **{"artifacts": {}, "boards": {}, "software": {}, **counted})
+    return ["".join(text for text, _ in line).rstrip() for line in versions(totals, width, height, UNICODE)]
+
+
+def test_what_is_in_the_field_is_counted_with_bars_as_long_as_the_most() -> None:
+    lines = field(48, 0, artifacts={"a": 4, "b": 2, "c": 1})
+    assert lines[0] == "artifacts"
+    assert [line.split()[:2] for line in lines[1:4]] == [["a", "4"], ["b", "2"], ["c", "1"]]
+    assert [line.count("━") for line in lines[1:4]] == [16, 8, 4]
+    assert lines[4:] == ["boards", "software"]
+    assert all("━" not in line for line in field(28, 0, artifacts={"a": 4}))
+    assert [line.count("━") for line in field(30, 0, artifacts={"a": 9, "b": 1})[1:3]] == [2, 1]
+
+
+def test_each_part_gets_its_share_of_the_lines_and_says_what_it_left_out() -> None:
+    many = {f"x{n:02}": 1 for n in range(20)}
+    lines = field(60, 12, artifacts=many, boards={"only": 3}, software=many)
+    assert len(lines) == 12
+    assert [line for line in lines if "not shown" in line or line == "boards"] == [
+        "artifacts  16 more not shown", "boards", "software  16 more not shown",
+    ]  # fmt: skip
+    assert len(field(60, 0, artifacts=many, boards=many, software=many)) == 18, "fifteen where the height is free"
+    assert len(field(60, 2, artifacts=many)) == 2
 
 
 @pytest.mark.parametrize("width", [20, 60, 120])
@@ -146,3 +207,65 @@ def test_the_cells_of_the_percentiles_are_marked() -> None:
 
 def test_nothing_measured_says_so() -> None:
     assert distribution(None, 40, 8, UNICODE)[0][0][0] == "no measurements yet"
+
+
+def test_an_axis_leads_from_values_to_cells_and_back() -> None:
+    axis = Axis(1.0, 100.0, 10)
+    assert [axis.position(value) for value in (0.1, 1.0, 10.0, 100.0, 1e6)] == pytest.approx([0, 0, 5, 10, 10])
+    assert [axis.column(value) for value in (1.0, 9.99, 10.01, 99.0, 100.0, 1e6)] == [0, 4, 5, 9, 9, 9]
+    assert [axis.value(cell) for cell in (0, 5, 10)] == pytest.approx([1, 10, 100])
+
+
+def test_an_axis_spans_the_samples_and_a_least_factor() -> None:
+    wide = axis_of(histogram([1.0] * 10 + [2.0] * 1000 + [50.0]), 40)
+    assert wide.low == pytest.approx(1 / 1.02, rel=0.02)
+    assert wide.high == pytest.approx(50 * 1.02)
+    narrow = axis_of(histogram([10.0] * 50), 40)
+    assert narrow.high / narrow.low == pytest.approx(1.6 * 1.02**2, rel=0.01)
+    outlier = axis_of(histogram([1e-9] * 3 + [5.0] * 997), 40)
+    assert outlier.low == pytest.approx(5 / 1.02, rel=0.02), "under half a percent does not stretch the axis"
+    spread = axis_of(histogram([1e-5] * 500 + [1e3] * 500), 40)
+    assert spread.low == pytest.approx(0.01 / 1.02, rel=0.02), "five decades at most"
+
+
+def test_samples_lie_in_the_cells_of_their_latency() -> None:
+    values = np.random.default_rng(4).lognormal(2, 0.7, 20_000)
+    made = histogram(values)
+    axis = axis_of(made, 50)
+    reached = np.cumsum(rebin(made, axis))
+    for column in range(50):
+        assert reached[column] == pytest.approx(np.sum(values <= axis.value(column + 1)), abs=len(values) * 0.01)
+    zeros = histogram([0.0] * 7 + [5.0] * 3)
+    assert rebin(zeros, axis_of(zeros, 20))[0] == pytest.approx(7)
+
+
+def test_the_shape_is_drawn_cell_by_cell() -> None:
+    made = histogram([1.0] * 400 + [2.0] * 100 + [4.0] * 25 + [8.0] * 2)
+    unicode, ascii_ = (
+        ["".join(text for text, _ in line) for line in distribution(made, 24, 5, glyphs)] for glyphs in (UNICODE, ASCII)
+    )
+    assert unicode == [
+        "█              ╌        ",
+        "█                       ",
+        "█      ▆▁      ╌        ",
+        "█      ██      █       ▃",
+        "0.98                8.16",
+    ]
+    assert ascii_ == [
+        "#              .        ",
+        "#                       ",
+        "#      #       .        ",
+        "#      ##      #        ",
+        "0.98                8.16",
+    ]
+    assert distribution(made, 11, 5, UNICODE) == ((("", "faint"),),)
+    assert distribution(None, 12, 5, UNICODE) == ((("no measurements yet", "faint"),),)
+
+
+def test_labels_below_the_shape_stand_apart() -> None:
+    made = histogram([1.0] * 400 + [8.0] * 2)
+    for width in range(12, 80):
+        labels = "".join(text for text, _ in distribution(made, width, 5, UNICODE)[-1])
+        assert len(labels) == width
+        assert labels.endswith("8.16")
+        assert all(len(label) == 4 for label in labels.split()), labels

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 
 from edgekit_tui import draw
@@ -55,7 +56,8 @@ class ActionScreen(ModalScreen[None]):
         self._view, self._now_s = view, now_s
         if self.dispatch is not None and not self.dispatch.is_done and view is not None:
             self.dispatch.turn(self._send, view.replies, now_s)
-        self.query_one("#action").border_title = f"{self._order.verb}"
+        title = draw.clean(self._order.verb, not self._glyphs.unicode)
+        self.query_one("#action").border_title = Content(title).markup  # what was typed is not markup
         self.query_one("#action-head", Panel).show(lambda width, _: self._head(width))
         self.query_one(PickList).show(self._items)
         self.query_one("#action-keys", Panel).show(lambda _w, _h: self._keys())

@@ -100,10 +100,10 @@ def joined(spans: list[tuple[str, str]]) -> Line:
 
 def _ticks(axis: Axis, glyphs: Glyphs) -> Line:
     """Latencies below the bars, about every sixteen cells."""
-    cells = [" "] * axis.columns
-    for column in range(0, axis.columns - 6, 16):
-        for i, char in enumerate(draw.ms(axis.value(column), glyphs)):
-            cells[column + i] = char
     last = draw.ms(axis.value(axis.columns), glyphs)
-    cells[-len(last) :] = list(last)
-    return (("".join(cells), "axis"),)
+    text = ""
+    for column in range(0, axis.columns, 16):
+        label = draw.ms(axis.value(column), glyphs)
+        if column + len(label) < axis.columns - len(last):
+            text = text.ljust(column) + label
+    return ((text.ljust(axis.columns - len(last)) + last, "axis"),)

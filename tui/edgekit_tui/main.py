@@ -237,8 +237,10 @@ def check(args: argparse.Namespace, *, live: bool = True) -> tuple[int, int]:
         raise UsageError("--json needs --once")
     if not args.speed > 0:
         raise UsageError(f"--speed {args.speed:g}: must be more than 0")
-    if args.wait <= 0:
+    if not args.wait > 0:
         raise UsageError(f"--wait {args.wait:g}: must be more than 0 seconds")
+    if args.exit_after is not None and not args.exit_after > 0:
+        raise UsageError(f"--exit-after {args.exit_after:g}: must be more than 0 seconds")
     if args.site is not None and not re.match(NAME_PATTERN, args.site):
         raise UsageError(f"--site {args.site}: a site is 1 to 63 of a-z, 0-9, '_' and '-'")
     if live and not (args.once or args.snapshot or args.served or (sys.stdout.isatty() and sys.stdin.isatty())):

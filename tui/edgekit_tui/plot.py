@@ -189,8 +189,7 @@ def _ages(frame: Frame, margin: int) -> Line:
 
 
 def _span(seconds: float) -> str:
-    """A length of time, rounded: an axis wants 10m, not 9m."""
-    for limit, unit_s, unit in ((100, 1, "s"), (6000, 60, "m")):
-        if seconds < limit:
-            return f"{round(seconds / unit_s)}{unit}"
-    return f"{round(seconds / 3600)}h"
+    """A length of time, rounded where that changes little: an axis wants 10m, not 9.9m, but 1.7m is not 2m."""
+    unit_s, unit = (1, "s") if seconds < 100 else (60, "m") if seconds < 6000 else (3600, "h")
+    value = seconds / unit_s
+    return f"{round(value)}{unit}" if abs(value - round(value)) <= 0.05 * value else f"{value:.1f}{unit}"

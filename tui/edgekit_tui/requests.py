@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
+from textual.content import Content
 from textual.screen import Screen
 
 from edgekit.errors import UsageError
 from edgekit.fleet import Device
-from edgekit_tui import once
+from edgekit_tui import draw, once
 from edgekit_tui.action_screen import ActionScreen
 from edgekit_tui.actions import order
 from edgekit_tui.command import PLACES, Request, parse_send
@@ -45,8 +46,13 @@ def palette(console: Console, screen: Screen[object]) -> Iterable[SystemCommand]
     if isinstance(screen, ViewScreen) and console.view is not None:
         rows = console.devices.shown or console.view.rows
         for row in {(row.site, row.device): row for row in reversed(rows)}.values():
-            what = f"{row.site}  {row.board}  {row.state}"
-            yield SystemCommand(f"Open {row.device}", what, lambda key=row.key: console.open_device(key))
+            name, what = _plain(console, f"Open {row.device}"), _plain(console, f"{row.site}  {row.board}  {row.state}")
+            yield SystemCommand(name, what, lambda key=row.key: console.open_device(key))
+
+
+def _plain(console: Console, text: str) -> str:
+    """Text of a device for the palette, which takes what it is given for markup."""
+    return Content(draw.clean(text, not console.glyphs.unicode)).markup
 
 
 def _device(console: Console, name: str) -> None:
