@@ -189,7 +189,7 @@ def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Stand
             Standing(
                 candidate=m.candidate,
                 behind=lead(mine, its, 1.0),
-                behind_at_best=lead(mine, its, min(1.0, _kindest(m, best) / times)),
+                behind_at_best=lead(mine, its, min(1.0, _kindest(m, best, times) / times)),
                 surely=_leads(best, m, benefits, limits),
                 surely_near=lead(mine, its, most / times) < 1 + limits.min_gain,
             )
@@ -197,15 +197,15 @@ def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Stand
     return found
 
 
-def _kindest(other: Measurement, best: Measurement) -> float:
-    """How many times faster an item was in `best` in the round that was kindest to the other, or on the whole."""
+def _kindest(other: Measurement, best: Measurement, times: float) -> float:
+    """How many times faster an item was in `best` in the shared round that was kindest to the other, else `times`."""
     assert other.latency is not None
     assert best.latency is not None
-    pairs = list(zip(other.latency.round_p50_ms, best.latency.round_p50_ms, strict=False))
-    if not pairs or other.run_id != best.run_id:
-        return other.item_ms / best.item_ms
+    if other.run_id != best.run_id:
+        return times
     items = best.settings.batch / other.settings.batch
-    return min(items * theirs / ours for theirs, ours in pairs)
+    pairs = zip(other.latency.round_p50_ms, best.latency.round_p50_ms, strict=False)
+    return min((items * theirs / ours for theirs, ours in pairs), default=times)
 
 
 def _preference(m: Measurement, benefits: Mapping[str, Benefit]) -> tuple[float, int, int, int, float]:

@@ -383,6 +383,31 @@ def test_the_chosen_is_compared_with_the_other_kind_at_its_best_whether_it_may_b
     assert not [r for r in select([row()], Limits()).reasons if "Flash" in r]
 
 
+def test_of_those_that_are_tied_with_the_best_only_the_equally_accurate_outrun_each_other() -> None:
+    """The most accurate is surely slower than one of the others, but no more than tied with the best of all."""
+    unsure = msgspec.structs.replace(latency(9.0), p50_low_ms=8.0, p50_high_ms=12.0)
+    best = row("flash-best", 9.0, latency=unsure, accuracy_ratio=0.995)
+    paired = [
+        row(name, p50, run_id="r", accuracy_ratio=ratio, latency=msgspec.structs.replace(latency(p50), round_p50_ms=at))
+        for name, p50, ratio, at in (("standard", 10.0, 1.0, (10.0,) * 10), ("flash", 9.2, 0.995, (9.2,) * 10))
+    ]
+    assert select([best, *paired], Limits()).artifact == "standard"
+    equal = [msgspec.structs.replace(one, accuracy_ratio=0.995) for one in paired]
+    assert select([best, *equal], Limits()).artifact != "standard"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "virtue"), [(0.9985, "more accurate"), (0.9995, "simpler"), (1.0, "simpler"), (None, "more accurate")]
+)
+def test_a_tie_is_told_by_the_virtue_that_decided_it(ratio: float | None, virtue: str) -> None:
+    tied = row("flash", 9.8, accuracy_ratio=ratio)
+    selection = select([row(), tied], Limits(accuracy_floor=0.0))
+    assert selection.artifact == "standard"
+    assert selection.rejections[0].reason.endswith(f"ties go to the {virtue}")
+    kept = f"flash · onnxruntime 1t leads by less than can be proven; the {virtue} is kept"
+    assert selection.reasons[1] == kept
+
+
 def test_flash_against_the_standard_is_told_by_the_item() -> None:
     (told,) = [r for r in select([batch(1, 10.0), batch(4, 20.0, "flash")], ITEMS).reasons if "as fast" in r]
     assert told.startswith("2.00x as fast as the standard at its best (standard · onnxruntime 1t; between ")
