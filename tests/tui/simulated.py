@@ -24,6 +24,7 @@ from edgekit.telemetry.histogram import HistogramBuilder
 from edgekit.telemetry.messages import (
     Birth,
     Event,
+    Histogram,
     LaneMetrics,
     Metrics,
     ModelState,
@@ -239,6 +240,15 @@ def life(now_s: float, *, windows: int = 60, window_s: float = 10.0, seed: int =
 
 def _message(site: str, device: str, leaf: str, payload: msgspec.Struct, at_s: float) -> Received:
     return Received(topic=topic(site, device, leaf), payload=msgspec.json.encode(payload), received_s=at_s)
+
+
+def histogram(values: object) -> Histogram:
+    """These samples, in ms."""
+    builder = HistogramBuilder()
+    builder.record_many(np.asarray(values, dtype=np.float64))
+    made = builder.histogram()
+    assert made is not None
+    return made
 
 
 class Feeder:

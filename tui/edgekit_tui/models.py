@@ -143,5 +143,10 @@ def _verdict(gain: float | None) -> tuple[str, str]:
     if gain is None:
         return "no comparison".rjust(15), "faint"
     if gain >= 1.02:
-        return f"{gain:.1f}x faster".rjust(15), "good"
-    return (f"{1 / gain:.1f}x slower".rjust(15), "bad") if gain <= 1 / 1.02 else ("the same".rjust(15), "text")
+        return f"{_times(gain)} faster".rjust(15), "good"
+    return (f"{_times(1 / gain)} slower".rjust(15), "bad") if gain <= 1 / 1.02 else ("the same".rjust(15), "text")
+
+
+def _times(gain: float) -> str:
+    """As many figures as it takes not to read as nothing."""
+    return f"{gain:.1f}x" if gain >= 1.05 else f"{gain:.2f}x"
