@@ -295,6 +295,20 @@ def test_a_signal_while_it_loads_ends_it_in_order(daemon, slow_model, name):
     assert f"{name}: drained" in run.err
 
 
+def test_a_signal_while_it_loads_another_model_does_not_wait_for_that(daemon, slow_model, tmp_path):
+    config = tmp_path / "edgekit.toml"
+    config.write_text('[http]\nport = 0\n[[model]]\nname = "digits"\nartifact = "standard"\n')
+    run = daemon("--config", config)
+    run.first_line()
+    config.write_text(config.read_text() + f'[[model]]\nname = "{slow_model}"\nartifact = "standard"\n')
+    run.process.send_signal(signal.SIGHUP)
+    assert wait_for(lambda: "slow: sha256 holds" in run.err)
+    run.process.terminate()
+    assert run.wait() == 0
+    assert "SIGTERM: drained" in run.err
+    assert "warm: [900, 900]" not in run.err
+
+
 def test_without_a_selection_it_measures_and_remembers(daemon, tmp_path):
     model = tmp_path / "double.onnx"
     write_doubler(model, 1, "length")

@@ -119,8 +119,7 @@ class Daemon:
             self._failure = error
         finally:
             await self._leave(server)
-            self._upkeep.close()
-            self._is_stuck = self._is_stuck or not loading.done()
+            self._is_stuck = not self._upkeep.close() or self._is_stuck
             for task in (*signs, stopping):
                 task.cancel()
 

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from edgekit.config import DaemonConfig
 from edgekit.device import sensors
@@ -34,6 +34,8 @@ PROBE_SHARE = 200
 SLOW = 20
 """An inference is stuck only when it also takes this many times what one of its kind takes."""
 Tell = Callable[..., None]
+Result = TypeVar("Result")
+CLOSE_S = 0.5
 
 
 class Upkeep:
@@ -52,6 +54,7 @@ class Upkeep:
         self._loader, self._config, self._source, self._reread = loader, config, source, reread
         self._tell, self._end = tell, end
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._under_way: set[Future[Any]] = set()
         self._tree = Tree()
         self._usable_bytes = read_memory(self._tree).usable_bytes
         self._guard = Guard(config.memory)
@@ -74,12 +77,18 @@ class Upkeep:
 
     def load(self) -> asyncio.Future[None]:
         """Everything that is configured; on a thread, so that health is answered meanwhile."""
-        return asyncio.get_running_loop().run_in_executor(
-            self._executor, self._loader.apply, self._config, self._source
-        )
+        return self._load(self._loader.apply, self._config, self._source)
 
-    def close(self) -> None:
-        self._executor.shutdown(wait=False)
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        """Load nothing more; False when a load is still under way after `timeout_s`: nothing can stop one."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        return not wait(self._under_way, timeout_s).not_done
+
+    def _load(self, work: Callable[..., Result], *args: Any) -> asyncio.Future[Result]:
+        """`work` on the one thread that loads."""
+        future = self._executor.submit(work, *args)
+        self._under_way = {future, *(other for other in self._under_way if not other.done())}
+        return asyncio.wrap_future(future)
 
     async def reload(self) -> str:
         """Read the configuration again and change what it changes, without a failed request; what came of it.
@@ -102,12 +111,11 @@ class Upkeep:
         return f"serving {models}{later}"
 
     async def _apply(self, config: DaemonConfig) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, self._loader.apply, config, self._source)
+            await self._load(self._loader.apply, config, self._source)
         except EdgekitError:
             if config is not self._config:  # a part of it may have been loaded before the fault was met
-                await loop.run_in_executor(self._executor, self._loader.apply, self._config, self._source)
+                await self._load(self._loader.apply, self._config, self._source)
             raise
 
     def start(self) -> asyncio.Task[None]:
@@ -174,8 +182,7 @@ class Upkeep:
                     await self.apply_again()
 
     async def _relieve(self, name: str, why: str) -> None:
-        loop = asyncio.get_running_loop()
-        other = await loop.run_in_executor(self._executor, self._loader.relieve, name)
+        other = await self._load(self._loader.relieve, name)
         if other is None:
             if name not in self._helpless:  # once, not every minute of a long summer
                 self._say_adapted(name, f"{why}; nothing that was measured here is faster and accurate enough")
