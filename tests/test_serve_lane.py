@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -182,7 +183,11 @@ def test_requests_go_to_the_lane_of_their_priority_or_the_one_their_deadline_lea
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
 def test_a_tolerant_lane_and_the_threads_of_its_session_run_at_the_lowest_priority(make_lane, model_path):
     def nices() -> dict[int, int]:
-        return {int(t): os.getpriority(os.PRIO_PROCESS, int(t)) for t in os.listdir("/proc/self/task")}
+        found = {}
+        for tid in map(int, os.listdir("/proc/self/task")):
+            with contextlib.suppress(ProcessLookupError):  # a thread of another test that ended just now
+                found[tid] = os.getpriority(os.PRIO_PROCESS, tid)
+        return found
 
     before = nices()
     session = run_lowered(lambda: open_session(model_path, SessionSettings(threads=2)))
