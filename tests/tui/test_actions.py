@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from textual.pilot import Pilot
 
 from edgekit.telemetry.messages import Command, Received, Reply, topic
 from edgekit_tui.action_screen import ActionScreen
 from edgekit_tui.actions import ANSWER_S, AT_ONCE, Dispatch, Order, order, why_not
 from edgekit_tui.app import Console
+from edgekit_tui.draw import UNICODE
 from edgekit_tui.fleet_screen import FleetScreen
 from edgekit_tui.news import Folded
 from tests.tui.changed import replace
@@ -69,6 +71,68 @@ def test_silence_is_an_outcome_and_a_late_answer_still_counts() -> None:
     dispatch.turn(wire.send, {"t-0": Reply(id="t-0", ok=True, text="done")}, NOW_S + ANSWER_S + 2)
     assert dispatch.counts == {"ok": 1}
     assert len(wire.sent) == 1
+
+
+def test_an_answer_without_words_is_told_in_ours_and_silence_with_its_bound() -> None:
+    targets = tuple(("lab", name) for name in "abc")
+    dispatch = Dispatch(Order(verb="ping", targets=targets, refused=()), prefix="t")
+    wire = Wire()
+    dispatch.turn(wire.send, {}, NOW_S)
+    replies = {"t-0": Reply(id="t-0", ok=True, text=""), "t-1": Reply(id="t-1", ok=False, text="")}
+    dispatch.turn(wire.send, replies, NOW_S + ANSWER_S)
+    assert dispatch.outcomes == {targets[0]: ("ok", "done"), targets[1]: ("failed", "refused")}
+    assert not dispatch.is_done
+    dispatch.turn(wire.send, replies, NOW_S + ANSWER_S + 0.1)
+    assert dispatch.outcomes[targets[2]] == ("lost", "no answer within 15 s")
+
+
+def test_a_command_runs_out_after_a_minute() -> None:
+    wire = Wire()
+    Dispatch(Order(verb="reload", targets=(("lab", "a"),), refused=()), prefix="t").turn(wire.send, {}, NOW_S)
+    assert wire.sent[0][2].expires_unix_ms == (NOW_S + 60) * 1000
+
+
+def asked(targets: int, refused: int, **args: str) -> ActionScreen:
+    made = Order(verb="reload", args=args, targets=tuple(("lab", f"d{n}") for n in range(targets)),
+                 refused=tuple((("lab", f"x{n}"), "it is offline") for n in range(refused)))  # fmt: skip
+    return ActionScreen(made, Wire().send, UNICODE)
+
+
+def told(lines: object) -> list[str]:
+    return ["".join(text for text, _ in line) for line in lines]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("screen", "says"),
+    [
+        (asked(1, 0), ["the command 'reload' will be sent once to 1 device"]),
+        (asked(1200, 0), ["the command 'reload' will be sent once to 1,200 devices"]),
+        (asked(2, 1, model="a"), ["the command 'reload model=a' will be sent once to 2 devices",
+                                  "1 cannot be asked, and is left out"]),
+        (asked(2, 3), ["the command 'reload' will be sent once to 2 devices", "3 cannot be asked, and are left out"]),
+        (asked(0, 3), ["no device can be asked; nothing will be sent"]),
+    ],
+)  # fmt: skip
+def test_the_question_tells_what_will_happen(screen: ActionScreen, says: list[str]) -> None:
+    assert told(screen._head(80)) == says
+    assert told(screen._keys()) == (["escape close"] if says[0].startswith("no") else ["y send   escape do nothing"])
+
+
+def test_the_outcomes_stand_device_by_device_with_a_bar_above() -> None:
+    screen = asked(4, 1)
+    assert [line.split(None, 2)[2] for line in told(line for _, line in screen._items(60)[1])] == [
+        "will get it".ljust(37)] * 4 + ["it is offline".ljust(37)]  # fmt: skip
+    screen.dispatch = Dispatch(screen._order, prefix="t", outcomes={
+        ("lab", "d0"): ("ok", "done"), ("lab", "d1"): ("failed", "no such model"), ("lab", "d2"): ("lost", "silent"),
+    })  # fmt: skip
+    lines = [line.split() for line in told(line for _, line in screen._items(60)[1])]
+    assert [line[0] for line in lines] == ["✓", "✗", "✗", "·", "–"]
+    assert lines[3][2:] == ["waiting"]
+    bar, words = told(screen._head(58))
+    assert bar == "━" * 30 + "─" * 10 + " 3/4"
+    assert words == "1 ok  1 failed  1 lost"
+    screen.dispatch.outcomes.clear()
+    assert told(screen._head(58))[1] == "waiting for answers"
 
 
 def test_without_a_connection_nothing_is_sent_now_or_later() -> None:

@@ -71,6 +71,32 @@ def test_travelling_walks_the_moments_and_comes_back_to_the_present() -> None:
     assert (held[0], held[-1]) == (True, False)
 
 
+def test_the_moment_before_and_after_is_found_to_the_second() -> None:
+    past = Past()
+    assert (past.before(NOW_S), past.after(NOW_S)) == (None, None)
+    for second in (0, 9.9, 10, 20):
+        past.add(at(second))  # type: ignore[arg-type]
+    assert kept(past) == [0, 10, 20]
+
+    def found(view: object) -> float | None:
+        return None if view is None else view.now_s - NOW_S  # type: ignore[attr-defined, no-any-return]
+
+    assert [found(past.before(NOW_S + s)) for s in (-5, 0, 10, 10.1, 99)] == [0, 0, 0, 10, 20], "the oldest at least"
+    assert [found(past.after(NOW_S + s)) for s in (-5, 0, 10, 19.9, 20)] == [0, 10, 20, 20, None]
+
+
+def test_there_is_nothing_to_travel_to_before_any_data() -> None:
+    held: list[bool] = []
+    timeline = Timeline(held.append)
+    timeline.travel(-1, None)
+    assert (timeline.looking, timeline.moment(NOW_S), held) == (None, "", [])
+    present = at(5)
+    timeline.travel(1, present)  # type: ignore[arg-type]
+    assert timeline.looking is None, "there is nothing beyond the present"
+    timeline.travel(-1, present)  # type: ignore[arg-type]
+    assert timeline.looking is present, "with no kept moment it stands still where it is"
+
+
 def test_a_paused_screen_stands_still_while_the_fleet_goes_on() -> None:
     async def act(app: Console, pilot: Pilot[None]) -> None:
         await pilot.press("space")

@@ -6,7 +6,7 @@ import pytest
 
 from edgekit.errors import UsageError
 from edgekit_tui.command import Request, parse_command, parse_send
-from edgekit_tui.places import DEVICE, DEVICES, EVENTS, KEPT, Place, Trail
+from edgekit_tui.places import DEVICE, DEVICES, EVENTS, KEPT, MODEL, Place, Trail
 
 LIST, OPEN = (Place(DEVICES),), (Place(DEVICES), Place(DEVICE, ("lab", "one", "m")))
 
@@ -62,3 +62,21 @@ def test_a_verb_takes_arguments_and_all() -> None:
     for wrong in ("reload now", "reload =1", "", "reload 'open"):
         with pytest.raises(UsageError, match="send: "):
             parse_send(wrong)
+
+
+def test_a_place_is_called_by_its_subject() -> None:
+    assert Place(DEVICES).title == "devices"
+    assert Place(DEVICE, ("lab", "one", "m")).title == "one"
+    assert Place(MODEL, ("digits",)).title == "digits"
+
+
+def test_a_neighbour_takes_the_place_of_where_one_is() -> None:
+    trail = Trail()
+    trail.go(LIST)
+    trail.go(OPEN)
+    trail.replace((*LIST, Place(DEVICE, ("lab", "two", "m"))))
+    assert trail.here[-1].title == "two"
+    assert trail.step(-1) == LIST
+    assert trail.step(1) is not None
+    assert trail.here[-1].title == "two"
+    assert (trail.step(2), trail.step(-3), trail.at) == (None, None, 2)

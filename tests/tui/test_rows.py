@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit.fleet import HISTORY_WINDOWS, Fleet, fold
+from edgekit.fleet import HISTORY_WINDOWS, Fleet, Presence, fold
 from edgekit.telemetry.desired import Step
 from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
 from edgekit.telemetry.messages import LaneMetrics, Metrics, State
 from edgekit_tui.feed import one_window_each
-from edgekit_tui.rows import Book, book_of
+from edgekit_tui.rows import LIVE, Book, book_of
 from edgekit_tui.totals import Summary
 from edgekit_tui.traces import Trace, follow
 from tests.tui import simulated
@@ -59,6 +59,35 @@ def test_the_fleet_p99_is_that_of_all_samples_together() -> None:
     assert VIEW.totals.p99_ms is not None
     assert min(each) < VIEW.totals.p99_ms < max(each)
     assert VIEW.totals.p99_ms != pytest.approx(sum(each) / len(each), rel=0.05), "that would be an average"
+
+
+def test_the_trend_is_that_of_the_last_windows_of_live_devices() -> None:
+    lanes = [lane for d in VIEW.fleet.devices.values() if d.presence in LIVE and d.last_metrics
+             for lane in d.last_metrics.lanes]  # fmt: skip
+    window = Summary().window(VIEW.fleet)
+    assert window is not None
+    assert window.count == sum(lane.infer_ms.count for lane in lanes if lane.infer_ms)
+    key = ("porto", "dock-1")
+    device = VIEW.fleet.devices[key]
+    assert device.last_metrics is not None
+    idle = replace(device, last_metrics=replace(device.last_metrics, lanes=(LaneMetrics(model="m", requests=0),)))
+    assert Summary().window(replace(VIEW.fleet, devices={key: idle})) is None
+    assert Summary().window(replace(VIEW.fleet, devices={key: replace(device, presence=Presence.STALE)})) is None
+    assert Summary().window(replace(VIEW.fleet, devices={key: replace(device, last_metrics=None)})) is None
+
+
+def test_a_fleet_that_told_nothing_has_no_figures() -> None:
+    totals = Summary().totals(Fleet(), ())
+    assert (totals.p50_ms, totals.sample_count, totals.last_seen_s, totals.qps) == (None, 0, None, 0.0)
+
+
+def test_accuracies_of_a_cell_are_told_once_each_and_lost_ones_not() -> None:
+    row = BY_NAME["dock-1", "ocr-detector"]
+    rows = [replace(row, device=f"d{i}", accuracy_ratio=ratio) for i, ratio in enumerate((0.98, None, 0.97, 0.98))]
+    (cell,) = Summary().totals(VIEW.fleet, rows).cells
+    assert cell.accuracies == (0.97, 0.98)
+    (cell,) = Summary().totals(VIEW.fleet, [replace(row, qps=None), replace(row, qps=2.5)]).cells
+    assert cell.qps == 2.5
 
 
 def test_rows_of_an_unchanged_device_are_the_same_objects() -> None:
