@@ -380,7 +380,8 @@ def test_the_chosen_is_compared_with_the_other_kind_at_its_best_whether_it_may_b
     assert told == "2.50x slower than Flash at its best (flash-a · onnxruntime 1t)"
     (told,) = [r for r in select([row(p50=4.0), *flashes[::-1]], Limits()).reasons if "Flash" in r]
     assert told == "2.00x as fast as Flash at its best (flash-a · onnxruntime 1t; between 1.96x and 2.04x as fast)"
-    assert not [r for r in select([row()], Limits()).reasons if "Flash" in r]
+    for alone in ([row()], [row(), row("flash", latency=None, failure="died")]):
+        assert not [r for r in select(alone, Limits()).reasons if "Flash" in r]
 
 
 def test_of_those_that_are_tied_with_the_best_only_the_equally_accurate_outrun_each_other() -> None:
@@ -406,6 +407,30 @@ def test_a_tie_is_told_by_the_virtue_that_decided_it(ratio: float | None, virtue
     assert selection.rejections[0].reason.endswith(f"ties go to the {virtue}")
     kept = f"flash · onnxruntime 1t leads by less than can be proven; the {virtue} is kept"
     assert selection.reasons[1] == kept
+
+
+def test_the_selection_carries_the_figures_of_the_chosen() -> None:
+    chosen = row("flash", 5.0, peak_memory_bytes=70 * MIB, accuracy_ratio=0.995, device={"cpu": "x"})
+    selection = select([row(), chosen], Limits())
+    assert (selection.p50_ms, selection.p99_ms, selection.peak_memory_bytes) == (5.0, 6.5, 70 * MIB)
+    assert (selection.accuracy_ratio, selection.device, selection.precision) == (0.995, {"cpu": "x"}, "int8")
+    assert (selection.artifact_sha256, selection.model, selection.is_prior) == (chosen.artifact_sha256, "m", False)
+
+
+def test_what_a_search_stopped_early_wins_only_where_it_is_the_best_of_all() -> None:
+    """Its few samples prove no tie: they only tell that it is worth measuring to the end."""
+    early = row("flash", 5.0, rough=True)
+    assert select([row(), early], Limits()).artifact == "flash"
+    tied = row("flash", 9.9, rough=True)
+    assert select([row("flash-b", 9.8), row("standard", 20.0), tied], Limits()).artifact == "flash-b"
+
+
+@pytest.mark.parametrize(("measured", "model"), [([row(failure="died")], "m"), ([], "")])
+def test_when_nothing_is_left_the_model_is_named(measured: list[Measurement], model: str) -> None:
+    with pytest.raises(NoUsableArtifact) as error:
+        select(measured, Limits())
+    assert error.value.model == model
+    assert len(error.value.rejections) == len(measured)
 
 
 def test_flash_against_the_standard_is_told_by_the_item() -> None:
