@@ -8,7 +8,7 @@ import pytest
 from edgekit.fleet import HISTORY_WINDOWS, Fleet, Presence, fold
 from edgekit.telemetry.desired import Step
 from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
-from edgekit.telemetry.messages import LaneMetrics, Metrics, State
+from edgekit.telemetry.messages import LaneMetrics, Metrics, Received, State, encode, topic
 from edgekit_tui.feed import one_window_each
 from edgekit_tui.rows import LIVE, Book, book_of
 from edgekit_tui.totals import Summary
@@ -164,6 +164,16 @@ def test_a_trace_forgets_what_is_older_than_the_kept_windows() -> None:
     assert len(trace.points) == HISTORY_WINDOWS
     assert trace.latency is not None
     assert trace.latency.max == 1.0
+
+
+def test_a_trace_holds_the_same_windows_as_its_device() -> None:
+    fleet, trace, key = Fleet(), None, ("lab", "one")
+    for seq in range(2 * HISTORY_WINDOWS + 5):
+        metrics = window(seq, np.full(1 + seq % 3, 2.0))
+        said = Received(topic=topic(*key, "metrics"), payload=encode(metrics), received_s=NOW_S + seq)
+        fleet = fold(fleet, [said], now_s=NOW_S + seq)
+        trace = follow(trace, "m", metrics, at_s=float(seq))
+        assert trace.latency == fleet.devices[key].latency, seq
 
 
 def test_a_window_without_the_model_leaves_a_hole() -> None:

@@ -34,13 +34,14 @@ def follow(trace: Trace | None, model: str, metrics: Metrics, *, at_s: float) ->
     before = trace or Trace(window=window)
     lanes = tuple(lane for lane in metrics.lanes if lane.model == model)
     latency = merge_all(lane.infer_ms for lane in lanes if lane.infer_ms is not None)
-    older, newer, windows = before.older, before.newer, before.newer_windows + 1
-    if windows > HISTORY_WINDOWS // 2:
-        older, newer, windows = newer, None, 1
+    older, windows = before.older, before.newer_windows + 1
+    newer = merge_all(half for half in (before.newer, latency) if half is not None)
+    if windows >= HISTORY_WINDOWS // 2:  # where `fleet.fold` begins a new half
+        older, newer, windows = newer, None, 0
     return Trace(
         window=window,
         points=(*before.points, window_point(metrics, lanes, latency, at_s=at_s))[-HISTORY_WINDOWS:],
         older=older,
-        newer=merge_all(half for half in (newer, latency) if half is not None),
+        newer=newer,
         newer_windows=windows,
     )
