@@ -216,8 +216,8 @@ def test_what_answers_the_most_items_is_found_whatever_a_query_takes(monkeypatch
 def test_larger_batches_are_started_for_as_long_as_they_gain(monkeypatch):
     machine = Machine()
     done = Searched(monkeypatch, grown("flat", 0.01, 2.0) | grown("steep", 3.0, 1.0, most=4), machine, limits=ITEMS)
-    assert machine.starts == ["flat 1t", "steep 1t", "flat 1t x2", "steep 1t x2", "steep 1t x4"]
-    assert done.by_name["flat 1t x32"].failure.startswith("not started: an item takes ")
+    assert machine.starts == ["flat 1t", "steep 1t", "flat 1t x2", "steep 1t x2", "flat 1t x4", "steep 1t x4"]
+    assert done.by_name["flat 1t x32"].failure.startswith("not started: in batches of 2 and 4 an item takes ")
     assert done.chosen == "steep 1t x4"
 
 

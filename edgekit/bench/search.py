@@ -121,7 +121,7 @@ class _Race:
                 for run in group:
                     guarded(run, partial(take_slice, run, _IMPRESSION_S, self._plan.max_samples, self._unpaused))
                     if run.failure is None:
-                        run.impression_ms = min(run.rounds_ms[0]) / run.batch
+                        run.impression_ms = min(run.own_ms[0]) / run.batch
                         run.peak_bytes = run.worker.peak_bytes()
                         self._waiting.append(run)
                 while len(self._waiting) > self._most:

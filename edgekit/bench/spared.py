@@ -11,7 +11,8 @@ from edgekit.bench.stats import ms
 _MARGIN = 1.2
 """More than threads can gain: a thread more frees some cache, too."""
 _GAIN = 0.03
-"""A doubling of the batch that gains an item less than this is the last: what larger ones gain is less still."""
+"""Two doublings of the batch that gain an item less than this are the last: what larger ones gain is less still. One
+would not do: first impressions are of different moments."""
 _MIB = 2**20
 
 
@@ -90,23 +91,29 @@ def _why_too_slow(candidate: Candidate, kin: Sequence[Known], best: Known) -> st
 def _why_too_large(
     candidate: Candidate, kin: Sequence[Known], bound_ms: float | None, memory_bytes: int | None
 ) -> str | None:
-    """The next smaller batch breaks a limit already, or gained nothing over the one before."""
+    """The next smaller batch breaks a limit already, or the last two gained nothing."""
     line = _smaller(candidate, kin)
     if not line:
         return None
-    before, last = line[-2] if len(line) > 1 else None, line[-1]
+    last = line[-1]
     if bound_ms is not None and last.query_ms > bound_ms:
         words = f"a query of {_batch(last)} item{'s' * (_batch(last) > 1)} takes {ms(last.query_ms)} ms already"
         return f"not started: {words}, {bound_ms:g} ms allowed"
-    if before is None:
-        return None
-    if last.item_ms > (1 - _GAIN) * before.item_ms:
-        words = f"an item takes {ms(last.item_ms)} ms {_in_batches(_batch(last))}, {ms(before.item_ms)} ms"
-        return f"not started: {words} {_in_batches(_batch(before))}"
-    peak = _foretold_bytes(before, last, candidate.settings.batch)
+    peak = _foretold_bytes(line[-2], last, candidate.settings.batch) if len(line) > 1 else None
     if memory_bytes is not None and peak is not None and peak > memory_bytes:
         return f"not started: it would peak at {peak / _MIB:.0f} MiB, {memory_bytes / _MIB:.0f} MiB allowed"
-    return None
+    return _why_no_gain(line)
+
+
+def _why_no_gain(line: Sequence[Known]) -> str | None:
+    if len(line) < 3:
+        return None
+    best, larger = min(line[:-2], key=_item_ms), min(line[-2:], key=_item_ms)
+    if larger.item_ms <= (1 - _GAIN) * best.item_ms:
+        return None
+    sizes = f"in batches of {_batch(line[-2])} and {_batch(line[-1])}"
+    words = f"{sizes} an item takes {ms(larger.item_ms)} ms at best, {ms(best.item_ms)} ms {_in_batches(_batch(best))}"
+    return f"not started: {words}"
 
 
 def _foretold_bytes(before: Known, last: Known, batch: int) -> float | None:
@@ -115,6 +122,10 @@ def _foretold_bytes(before: Known, last: Known, batch: int) -> float | None:
         return None
     each = (last.peak_bytes - before.peak_bytes) / (_batch(last) - _batch(before))
     return last.peak_bytes + max(0.0, each) * (batch - _batch(last))
+
+
+def _item_ms(known: Known) -> float:
+    return known.item_ms
 
 
 def _batch(known: Known) -> int:
