@@ -8,7 +8,7 @@ import pytest
 from edgekit.fleet import HISTORY_WINDOWS, Fleet, Presence, fold
 from edgekit.telemetry.desired import Step
 from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_error
-from edgekit.telemetry.messages import LaneMetrics, Metrics, Received, State, encode, topic
+from edgekit.telemetry.messages import LaneMetrics, Metrics, Received, State, decode, encode, topic
 from edgekit_tui.feed import one_window_each
 from edgekit_tui.rows import LIVE, Book, book_of
 from edgekit_tui.totals import Summary
@@ -174,6 +174,62 @@ def test_a_trace_holds_the_same_windows_as_its_device() -> None:
         fleet = fold(fleet, [said], now_s=NOW_S + seq)
         trace = follow(trace, "m", metrics, at_s=float(seq))
         assert trace.latency == fleet.devices[key].latency, seq
+
+
+def test_a_device_that_serves_one_model_less_goes_on_with_the_other() -> None:
+    key = ("berlin", "gate-north")
+    birth = VIEW.fleet.devices[key].birth
+    assert birth is not None
+    alone = Received(topic=topic(*key, "birth"), payload=encode(replace(birth, models=birth.models[:1])),
+                     received_s=NOW_S)  # fmt: skip
+    book = book_of(VIEW.fleet, {})
+    rng, fleet = np.random.default_rng(2), VIEW.fleet
+    for seq in (60, 61):
+        message = simulated.window(*key, seq, NOW_S + seq, rng=rng)
+        metrics = decode("metrics", message.payload)
+        fewer = replace(metrics, lanes=metrics.lanes[:1], epoch=4)  # type: ignore[attr-defined]
+        said = Received(topic=message.topic, payload=encode(fewer), received_s=NOW_S + seq)
+        fleet = fold(fleet, [alone, said], now_s=NOW_S + seq)
+        book = book_of(fleet, book)
+    (row,) = book[key].rows
+    device = fleet.devices[key]
+    assert row.model == "ocr-detector"
+    assert row.history[-1] == device.history[-1], "the newest window is there"
+    assert row.latency is not None
+    assert device.latency is not None
+    assert row.latency.count < device.latency.count, "and none of the model that is gone"
+
+
+def test_what_a_row_makes_of_its_readings() -> None:
+    row = BY_NAME["line-2-cam", "ocr-detector"]
+    readings = VIEW.fleet.devices["berlin", "line-2-cam"].last_metrics
+    assert readings is not None
+    total, free = readings.system.memory_total_bytes, readings.system.memory_available_bytes
+    assert total is not None
+    assert free is not None
+    assert row.memory_used_bytes == total - free
+    assert row.memory_ratio == pytest.approx((total - free) / total)
+    assert replace(row, memory_used_bytes=None).memory_ratio is None
+    assert replace(row, memory_total_bytes=0).memory_ratio is None
+    assert row.is_over
+    assert not replace(row, p99_ms=96.0, limit_ms=96.0).is_over, "at the limit is within it"
+    assert not replace(row, p99_ms=None).is_over
+    p99s = sorted(point.p99_ms for point in row.history if point.p99_ms is not None)
+    assert row.trend_ratio == pytest.approx((row.history[-1].p99_ms or 0.0) / p99s[len(p99s) // 2])
+
+
+def test_a_row_without_readings_has_none() -> None:
+    device = VIEW.fleet.devices["berlin", "line-2-cam"]
+    assert device.last_metrics is not None
+    for system in ({"memory_available_bytes": None}, {"memory_total_bytes": None}):
+        bare = replace(
+            device, last_metrics=replace(device.last_metrics, system=replace(device.last_metrics.system, **system))
+        )
+        (row,) = book_of(replace(VIEW.fleet, devices={device.key: bare}), {})[device.key].rows
+        assert row.memory_used_bytes is None
+    never = replace(device, last_metrics=None, latency=None, history=())
+    (row,) = book_of(replace(VIEW.fleet, devices={device.key: never}), {})[device.key].rows
+    assert (row.sample_count, row.dropped, row.qps, row.trend_ratio, row.p50_ms) == (0, 0, None, None, None)
 
 
 def test_a_window_without_the_model_leaves_a_hole() -> None:

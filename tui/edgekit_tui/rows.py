@@ -87,7 +87,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     device: Device
     rows: tuple[Row, ...]
     traces: Mapping[str, Trace]
-    "By model; empty for a device that serves one."
+    "By model; empty for a device that never served but one."
     ship: Ship | None = None
     "Its wish and report; None for a device without an updater."
 
@@ -120,7 +120,7 @@ def _entry(device: Device, known: Entry | None, ship: Ship | None) -> Entry:
     served = {state.model: state for state in device.birth.models} if device.birth else {}
     measured = {lane.model for lane in metrics.lanes} if metrics else set()
     names = [*served, *sorted(measured - set(served))]
-    if metrics is not None and len(names) > 1:
+    if metrics is not None and (len(names) > 1 or traces):  # of two models that become one, that one is followed on
         traces = {name: follow(traces.get(name), name, metrics, at_s=device.last_seen_s) for name in names}
     rows = tuple(_row(device, name, served.get(name), traces.get(name), ship) for name in names or [""])
     return Entry(device=device, rows=rows, traces=traces, ship=ship)
