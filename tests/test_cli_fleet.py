@@ -222,8 +222,9 @@ def reports(**fields: Any) -> Listening:
     [
         ({"step": Step.COMMITTED}, "2026.11 "),
         ({"step": Step.FETCHING, "share": 0.42}, "2026.11 (fetching 42%)"),
-        ({"step": Step.ROLLED_BACK, "reason": "p99 41 ms"}, "2026.11 (rolled back: p99 41 ms)"),
-        ({"step": Step.WAITING, "reason": "a\x1b[2J"}, "2026.11 (waiting: a\N{REPLACEMENT CHARACTER}[2J)"),
+        ({"step": Step.ROLLED_BACK, "reason": "p99 41 ms"}, "2026.11 (rolled back)"),
+        ({"step": Step.WAITING, "reason": "a\x1b[2J"}, "2026.11 (waiting)"),
+        ({"step": Step.IDLE}, "2026.11 "),
     ],
 )
 def test_the_release_and_how_far_an_update_is_stand_beside_the_state(fields: dict[str, Any], says: str) -> None:
@@ -235,12 +236,18 @@ def test_the_release_and_how_far_an_update_is_stand_beside_the_state(fields: dic
 
 def test_a_wish_that_the_report_does_not_name_is_not_answered_yet() -> None:
     other = listen(reports(), [said("cam-1", "desired", Desired(release="2027.1", id="x"))], now_s=NOON)
-    assert "2026.11 (told to update, no answer yet)" in line_of(other, "cam-1", width=200)
+    assert "2026.11 (no answer yet)" in line_of(other, "cam-1", width=200)
 
 
 def test_a_device_of_which_no_release_runs_says_none() -> None:
     bare = listen(fleet_of_two(), [said("cam-1", "reported", Reported(t_unix_ms=0))], now_s=NOON)
     assert line_of(bare, "cam-1", width=200).split()[:3] == ["hall/cam-1", "online", "none"]
+
+
+def test_a_release_of_any_name_cannot_steer_the_terminal() -> None:
+    said_ = said("cam-1", "reported", Reported(t_unix_ms=0, running="[red]\x1b[2J"))
+    text = line_of(listen(fleet_of_two(), [said_], now_s=NOON), "cam-1", width=200)
+    assert "[red]\N{REPLACEMENT CHARACTER}[2J" in text
 
 
 def test_without_any_report_there_is_no_column_of_releases() -> None:

@@ -164,21 +164,20 @@ def _device_cells(device: Device, now_s: float) -> dict[str, Text | str]:
 
 
 def _release(ship: Ship) -> Text:
-    """What runs, and how far an update is or why it came to nothing."""
+    """What runs, and how far an update is. Why it came to nothing takes more room than a cell; --json tells it."""
     from rich.text import Text
 
     from edgekit.telemetry.desired import FINAL, Step
 
     if ship.reported is None:
         return Text("–")
-    running, step, reason = printable(ship.running) or "none", ship.reported.step, printable(ship.reported.reason)
+    running, step = printable(ship.running) or "none", ship.reported.step
     if not ship.is_answered:
-        return Text.assemble(running, (" (told to update, no answer yet)", "yellow"))
+        return Text.assemble(running, (" (no answer yet)", "yellow"))
     if step in (Step.IDLE, Step.COMMITTED):
         return Text(running)
     words = step.value.replace("_", " ") + (f" {ship.reported.share:.0%}" if step is Step.FETCHING else "")
-    why = f"{words}: {reason}" if reason else words
-    return Text.assemble(running, (f" ({why})", "red" if step in FINAL else "yellow"))
+    return Text.assemble(running, (f" ({words})", "red" if step in FINAL else "yellow"))
 
 
 def _model_cells(model: str, artifact: str, latency: Histogram | None, qps: float | None) -> dict[str, Text | str]:
