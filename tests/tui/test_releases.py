@@ -23,7 +23,7 @@ from edgekit_tui.releases import MOST, by_device, by_group, of_device
 from edgekit_tui.releases_screen import ReleasesScreen
 from edgekit_tui.standing import STEPS, standing
 from tests.tui.changed import replace
-from tests.tui.simulated import NOW_S, SHIPPED, drive, lived, lived_view, text_of
+from tests.tui.simulated import NOW_S, SHIPPED, drive, lived, lived_view, table_of, text_of
 from tests.tui.test_navigation import run
 
 VIEW = lived_view()
@@ -222,6 +222,27 @@ def test_the_cursor_stays_at_the_top_or_goes_along_with_the_device_it_was_put_on
         assert await chosen(dock_1=Step.FAILED) == "dock-1"
 
     drive(act, start="releases", view=with_steps())
+
+
+def test_the_table_has_a_column_of_releases_as_soon_as_one_is_reported() -> None:
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        async def header(view: View) -> str:
+            app.post_message(Folded(view))
+            await pilot.pause()
+            return next(line for line in text_of(app).splitlines() if "artifact" in line)
+
+        none = replace(VIEW, releases={}, rows=tuple(replace(row, release="", update="") for row in VIEW.rows))
+        assert "release" not in await header(none)
+        assert "release" in await header(VIEW)
+        assert "✗ 2026.11 rolled back" in text_of(app)
+        await pilot.press("e")
+        order = [row.release for row in table_of(app).rows]
+        assert order == ["2026.11"] * 5 + ["2026.12"] * 2 + [""] * 7
+        await run(app, pilot, "filter release:2026.12")
+        assert {row.device for row in table_of(app).rows} == {"gate-north"}
+        assert "release" not in await header(none)
+
+    drive(act, size=(150, 40))
 
 
 def test_a_device_that_tells_nothing_but_its_release_shows_nothing_of_another() -> None:
