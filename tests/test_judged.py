@@ -55,6 +55,7 @@ class Judging:
     def judge(self, row: Measurement, candidate: Candidate) -> Measurement:
         """In the place of a Verifier."""
         name = candidate.artifact.record.name
+        assert row.candidate == candidate.name
         self.checked.append(name)
         ratio = self.ratios[name]
         return msgspec.structs.replace(

@@ -170,6 +170,18 @@ def test_a_file_of_unknown_precision_is_its_own_standard():
     assert prior([_candidate("standard", "unknown", None)], LARGE, Limits()).artifact == "standard"
 
 
-def test_nothing_at_all_is_no_artifact():
-    with pytest.raises(NoUsableArtifact):
-        prior([], SMALL, Limits())
+@pytest.mark.parametrize(
+    ("candidates", "model", "rejections"),
+    [
+        ([], "", []),
+        (
+            [_candidate("flash", "int8", fit=False)],
+            "m",
+            [("flash · onnxruntime 1t", "build marked it unfit: no reason given")],
+        ),
+    ],
+)
+def test_nothing_that_may_be_used_is_no_artifact(candidates, model, rejections):
+    with pytest.raises(NoUsableArtifact) as error:
+        prior(candidates, SMALL, Limits())
+    assert (error.value.model, list(error.value.rejections)) == (model, rejections)

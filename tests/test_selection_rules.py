@@ -14,6 +14,7 @@ from edgekit.bench.record import Latency, Measurement, Settings, Start
 from edgekit.bench.stats import SAMPLES_FOR_P90, SAMPLES_FOR_P99
 from edgekit.errors import NoUsableArtifact, UsageError
 from edgekit.limits import OBJECTIVES, PERCENTILES, WEIGHTS, Limits, check_limits
+from edgekit.score import score_terms
 from edgekit.selection import select, standings, why_not
 
 MIB = 1 << 20
@@ -294,6 +295,32 @@ def test_a_median_that_may_be_just_at_the_bound_may_still_keep_it() -> None:
     few = row(latency=latency(10.0, 100))
     assert "not supported" in (why_not(few, Limits(latency_ms=9.9)) or "")
     assert "even its median" in (why_not(few, Limits(latency_ms=9.89)) or "")
+
+
+# The weighted score
+
+
+def terms(one: Measurement, *others: Measurement) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in score_terms(one, [one, *others]).items()}
+
+
+def test_each_term_is_a_share_of_the_best_of_what_keeps_the_limits() -> None:
+    start = Start(import_ms=200, load_ms=40, first_ms=20)
+    best = row("flash", 5.0, accuracy_ratio=0.96)
+    one = row(peak_memory_bytes=400 * MIB, size_bytes=4 * MIB, start=start, accuracy_ratio=0.72)
+    assert terms(best, one) == {"throughput": 1.0, "memory": 1.0, "accuracy": 1.0, "deployability": 1.0}
+    assert terms(one, best) == {"throughput": 0.5, "memory": 0.25, "accuracy": 0.75, "deployability": 0.375}
+
+
+def test_what_was_not_measured_earns_nothing_and_breaks_nothing() -> None:
+    unknown = row("flash", throughput_qps=None, peak_memory_bytes=None, accuracy_ratio=None, start=None, size_bytes=0)
+    found = terms(unknown, row())
+    assert (found["throughput"], found["memory"], found["accuracy"]) == (0.0, 0.0, 0.0)
+    assert found["deployability"] == 0.5  # all for its size, nothing for its start
+    assert terms(unknown) == {"throughput": 0.0, "memory": 1.0, "accuracy": 0.0, "deployability": 1.0}
+    for objective in ("memory", "balanced", "throughput"):
+        limits = Limits(objective=objective, accuracy_floor=0.0)
+        assert select([unknown, row()], limits).artifact == "standard"
 
 
 # Batches
