@@ -387,6 +387,9 @@ def test_a_lead_over_another_batch_is_proven_by_the_items_of_their_rounds() -> N
     assert second.surely
     assert second.behind == pytest.approx(10 / 9)
     assert second.behind_at_best == pytest.approx(10 / 9)
+    kind = msgspec.structs.replace(theirs, round_p50_ms=(9.5, *theirs.round_p50_ms[1:]))
+    _, kinder = standings([rounds[0], batch(2, 10.0, latency=kind, run_id="r")], ITEMS)
+    assert kinder.behind_at_best == pytest.approx(9.5 / 9)
 
 
 def test_rounds_of_another_run_tell_nothing_of_who_was_kind_to_whom() -> None:
