@@ -146,6 +146,8 @@ def test_without_a_connection_nothing_is_sent_now_or_later() -> None:
     dispatch.turn(wire.send, {}, NOW_S)
     assert [device for _, device, _ in wire.sent] == [f"d{AT_ONCE}"]
     assert dispatch.counts == {"unsent": AT_ONCE}
+    dispatch.turn(wire.send, {}, NOW_S + ANSWER_S + 1)
+    assert dispatch.counts == {"unsent": AT_ONCE, "lost": 1}, "what was not sent is not waited for"
 
 
 def test_nothing_leaves_before_y_and_a_second_y_sends_nothing() -> None:

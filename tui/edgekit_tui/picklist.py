@@ -64,6 +64,7 @@ class PickList(Inked, ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         self._redraw()
+        self._keep_in_sight(moved=True)
         self.refresh()
 
     def on_focus(self) -> None:
@@ -86,7 +87,10 @@ class PickList(Inked, ScrollView, can_focus=True):
             self._index = min(self._index, max(0, len(items) - 1)) if at is None else at
         if len(items) != len(before):
             self.virtual_size = Size(self.size.width, len(items) + 1)
-        self._keep_in_sight(moved=self._index != index)
+        moved = self._index != index
+        self._keep_in_sight(moved=moved)
+        if moved and len(items) != len(before):  # a scrollbar that is not there yet lets nothing scroll
+            self.call_after_refresh(self._keep_in_sight, moved=True)
         if header != before_header or len(items) != len(before):
             self.refresh()
             return
