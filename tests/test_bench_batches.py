@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from edgekit.choose import Space, choose, find_candidates, guess
 from edgekit.cli.main import main
 from edgekit.config import Home
 from edgekit.device.probe import probe
-from edgekit.errors import UsageError
+from edgekit.errors import ArtifactError, UsageError
 from edgekit.fetch import all_artifacts
 from edgekit.limits import Limits
 from edgekit.manifest import Data, Model, Source, TensorSpec
@@ -309,9 +310,15 @@ def test_where_throughput_counts_the_batch_is_chosen_with_the_rest_and_kept_by_i
     for objective in ("latency", "memory"):
         one = choose(
             model, msgspec.structs.replace(THROUGHPUT, objective=objective),
-            home=home, facts=facts, seconds=0.2, space=space,
+            home=home, facts=facts, seconds=0.2, space=replace(space, axes={"n": 1}),
         )  # fmt: skip
         assert one.settings.batch == 1
+
+
+def test_where_the_batch_counts_for_nothing_an_own_files_first_axis_needs_a_size_as_any_other(mine, tmp_path, facts):
+    model, space = load_model(str(mine)), Space(runtimes=["onnxruntime"], threads=[1])
+    with pytest.raises(ArtifactError, match="give it with --axis 'n=VALUE'"):
+        choose(model, Limits(), home=Home(tmp_path), facts=facts, seconds=0.2, space=space)
 
 
 def test_the_accuracy_of_what_runs_in_batches_is_that_of_its_items(mine, tmp_path, facts):

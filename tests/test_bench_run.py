@@ -254,12 +254,12 @@ def test_a_file_that_cannot_be_opened_is_a_reason(tmp_path):
 
 
 def test_an_axis_without_a_size_is_a_reason_that_names_the_flag(tmp_path):
-    path = _save(tmp_path / "dynamic.onnx", [onnx.helper.make_node("Neg", ["x"], ["y"])], shape=("batch", "width"))
+    path = _save(tmp_path / "dynamic.onnx", [onnx.helper.make_node("Neg", ["x"], ["y"])], shape=("batch", 4))
     model, found = _found(path, tmp_path)
     (row,) = bench(model, found, QUICK)
     assert row.failure is not None
-    assert "--axis 'width=VALUE'" in row.failure
-    model, found = _found(path, tmp_path, axes={"width": 2})
+    assert "--axis 'batch=VALUE'" in row.failure
+    model, found = _found(path, tmp_path, axes={"batch": 2})
     (row,) = bench(model, found, QUICK)
     assert row.failure is None
 

@@ -6,8 +6,8 @@ import argparse
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
-import tomllib
 
 from edgekit.cli.broker import secret_path
 from edgekit.cli.main import main
@@ -106,12 +106,12 @@ def test_what_does_not_go_together_is_refused(given, problem):
 def test_nothing_given_is_nothing_written():
     assert own_files("/x", site=None, device=None) == {}
     only = own_files("/x", site=None, device="d")
-    assert tomllib.loads(only["device.toml"].decode()) == {"device": "d"}
+    assert msgspec.toml.decode(only["device.toml"]) == {"device": "d"}
 
 
 def test_a_hosts_odd_characters_stay_a_text_of_toml():
     odd = own_files('/a "b"\\c', site="lab", device="d", broker=Broker(host='h"\\'), password=b"p")
-    table = tomllib.loads(odd["device.toml"].decode())
+    table = msgspec.toml.decode(odd["device.toml"])
     assert table["mqtt"]["host"] == 'h"\\'
     assert table["mqtt"]["password_file"] == '/a "b"\\c/shared/mqtt-password'
 
@@ -171,7 +171,7 @@ def test_a_dry_run_makes_no_password(tmp_path, capsys):
 def test_the_hardwares_name_and_the_default_site_stand_in(tmp_path):
     (tmp_path / "secret").write_text("s\n")
     given = own_of(asked(broker="b", mqtt_password_file=tmp_path / "secret"), "/x", lambda: "rpi-00ff")
-    assert tomllib.loads(given["device.toml"].decode())["mqtt"]["username"] == "default/rpi-00ff"
+    assert msgspec.toml.decode(given["device.toml"])["mqtt"]["username"] == "default/rpi-00ff"
     with pytest.raises(UsageError, match="give it one with --device ID"):
         own_of(asked(broker="b", mqtt_password_file=tmp_path / "secret"), "/x", lambda: None)
 

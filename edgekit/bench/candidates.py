@@ -61,7 +61,7 @@ def candidates(
     counts = sorted({1, max(1, cores)}) if threads is None else list(dict.fromkeys(threads))
     found = []
     here = [artifact for artifact in artifacts if why_not_here(artifact.record.bound_to) is None]
-    is_open = not model.inputs or max(batches) > 1
+    is_open = max(batches) > 1  # else an own file must say what each of its axes is
     batched = {a.record.name: _batch_axis(model, a, axes or {}) if is_open else None for a in here}
     twins = {(a.record.twin_of, a.record.bound_to["runtime"]): a.record.name for a in here if a.record.twin_of}
     for artifact in here:

@@ -6,6 +6,7 @@ Enough for `infer --url`, the demo's load and the benchmarks; anything more is w
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import socket
 import ssl
 import time
@@ -32,6 +33,10 @@ class Client:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
+            if host is not None and "[" in parts.netloc:
+                ipaddress.IPv6Address(
+                    host.partition("%")[0]
+                )  # before Python 3.11.4 urlsplit takes anything in brackets
         except ValueError:  # a port or an IPv6 address that is none
             host = port = None
         if host is None or parts.scheme not in ("http", "https") or not host.isprintable() or " " in host:
