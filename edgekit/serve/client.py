@@ -36,7 +36,7 @@ class Client:
             if host is not None and "[" in parts.netloc:
                 ipaddress.IPv6Address(
                     host.partition("%")[0]
-                )  # before Python 3.11.4 urlsplit takes anything in brackets
+                )  # urlsplit of Python 3.10 takes anything there
         except ValueError:  # a port or an IPv6 address that is none
             host = port = None
         if host is None or parts.scheme not in ("http", "https") or not host.isprintable() or " " in host:
