@@ -199,12 +199,6 @@ def test_without_the_setting_the_axis_needs_a_size_as_ever(serve, tmp_path):
     assert lane.close(5)
 
 
-def test_an_own_files_open_first_axis_counts_items_of_which_a_request_has_one(serve, tmp_path):
-    engine = serve(perceptron(tmp_path / "m.onnx", "n"))
-    lane = engine.find("m").ready_lane()
-    assert (lane.batching, lane.signature.inputs[0].shape) == (None, (1, WIDTH))
-
-
 def test_an_item_that_fails_fails_alone(serve, tmp_path):
     table = np.arange(24, dtype=np.float32).reshape(3, 8)
     nodes = [
