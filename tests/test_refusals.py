@@ -30,7 +30,11 @@ OURS = {
     "noise.onnx": (bytes(range(256)) * 40, "not an ONNX model"),
     "lite-named.onnx": (DIGITS_LITE.read_bytes(), "LiteRT"),
 }
-VERBS = {"bench": ["--seconds", "0.2"], "select": ["--seconds", "0.2"], "infer": ["--input", "in.npz"]}
+VERBS = {
+    "bench": ["--seconds", "0.2", "--threads", "1"],
+    "select": ["--seconds", "0.2", "--threads", "1"],
+    "infer": ["--input", "in.npz"],
+}
 
 
 @pytest.fixture
