@@ -34,9 +34,7 @@ class Client:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
             if host is not None and "[" in parts.netloc:
-                ipaddress.IPv6Address(
-                    host.partition("%")[0]
-                )  # urlsplit of Python 3.10 takes anything there
+                ipaddress.IPv6Address(host.partition("%")[0])  # urlsplit of Python 3.10 takes anything there
         except ValueError:  # a port or an IPv6 address that is none
             host = port = None
         if host is None or parts.scheme not in ("http", "https") or not host.isprintable() or " " in host:
