@@ -85,10 +85,11 @@ torture: .venv/.dev ## cut the power at every write of an update (POINTS=N: at m
 bench-fleet: .venv/.dev ## 10,000 simulated devices, a broker and a collector; FLEET="--devices 1000 --seconds 30" for less
 	@$(BIN)/python tests/bench/bench_fleet.py $(FLEET)
 
-soak-fleet: .venv/.dev ## kills, a cut cable and garbage in full numbers: nothing accepted is lost or doubled
+soak-fleet: .venv/.dev ## kills, a cut cable, garbage and examples in full numbers: nothing accepted is lost or doubled
 	@EDGEKIT_KILLS=200 $(BIN)/python -m pytest -q -s --timeout=1800 tests/test_fleet_kills.py
 	@EDGEKIT_LINK_DOWN_S=120 $(BIN)/python -m pytest -q -s --timeout=600 tests/test_link_down.py
 	@EDGEKIT_FUZZ=100000 $(BIN)/python -m pytest -q -s --timeout=1200 tests/test_garbage.py
+	@EDGEKIT_EXAMPLES=1000 $(BIN)/python -m pytest -q -n 2 --timeout=1800 tests/test_fleet.py tests/test_messages.py tests/test_histogram.py
 
 soak-rollout: .venv/.dev ## a rollout over four real devices: slowed by 30 % stops, equal reaches all, the operator is killed
 	@EDGEKIT_ROLLOUT=1 $(BIN)/python -m pytest -q -s tests/test_rollout_real.py

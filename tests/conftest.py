@@ -18,7 +18,7 @@ from edgekit.fetch import standard_artifact
 
 ROOT = Path(__file__).resolve().parent.parent
 # A shared machine pauses at will; time limits are the timeout's business.
-settings.register_profile("edgekit", deadline=None)
+settings.register_profile("edgekit", deadline=None, max_examples=int(os.environ.get("EDGEKIT_EXAMPLES", "40")))
 settings.load_profile("edgekit")
 HOME = home()  # the user's own, taken before any test points it elsewhere
 CONVERT = convert_environment()
@@ -99,8 +99,8 @@ def cached_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ALONE = (
-    "test_bench_scenarios", "test_live", "test_provision_health", "test_repeatability",
-    "test_rollout_real", "test_serve_bench", "test_serve_shadow", "test_serve_upkeep",
+    "test_bench_scenarios", "test_live", "test_provision_health", "test_repeatability", "test_rollout_real",
+    "test_serve_upkeep",
 )  # fmt: skip
 """Modules that judge times, loads or idle moments: two tests at once would be each other's noise."""
 
