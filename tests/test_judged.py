@@ -68,10 +68,11 @@ class Judging:
             accuracy_note="9 samples",
         )
 
-    def finish(self, candidate: Candidate) -> Measurement:
+    def finish(self, *wanted: Candidate, seconds: float = 1.0) -> list[Measurement]:
+        (candidate,) = wanted
         name = candidate.artifact.record.name
         self.finished.append(name)
-        return _row(name, 1.0 + len(self.finished))
+        return [_row(name, 1.0 + len(self.finished))]
 
     def select(self, rows: list[Measurement]):
         return self.judged.select(rows, self.finish)
