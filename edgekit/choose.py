@@ -110,14 +110,20 @@ def choose(
     rows |= {c.name: measured.unstarted(model, c, spared[c.name]) for c in found if c.name in spared}
     _refuse_hopeless(list(rows.values()), found)
 
-    def finish(*wanted: Candidate, seconds: float = seconds) -> list[Measurement]:
-        taken = bench(model, wanted, replace(plan, seconds=seconds))
-        measured.keep(model, home, taken)
-        return taken
+    def finish(candidate: Candidate) -> Measurement:
+        (row,) = bench(model, [candidate], plan)
+        measured.keep(model, home, [row])
+        return row
 
     if not any(row.rough for row in rows.values()):
         judged.check_all(list(rows.values()))
-    selection = judged.select(rows.values(), finish, doubts_s=min(seconds, _AGAIN_S) if missing else None)
+    selection = judged.select(rows.values(), finish)
+    if missing and (pair := judged.in_doubt(selection, rows.values())) is not None:
+        tell(f"{pair[0].name} and {pair[1].name} once more, in processes of their own", 1.0)
+        again = bench(model, pair, replace(plan, seconds=min(seconds, _AGAIN_S)))
+        measured.keep(model, home, again)
+        rows |= {row.candidate: row for row in again}
+        selection = judged.select(rows.values(), finish)
     if is_stored:
         save_selection(home, selection)
     return selection

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -17,12 +16,8 @@ from edgekit.selection import Selection, select, standings, why_not
 from edgekit.verify import Verifier
 from edgekit.whatif import what_if
 
-
-class Finish(Protocol):
-    """Measures candidates to the end, side by side."""
-
-    def __call__(self, *wanted: Candidate, seconds: float = ...) -> list[Measurement]: ...
-
+Finish = Callable[[Candidate], Measurement]
+"""Measure one candidate to the end."""
 
 NEAR = 1.3
 """One thread that is no further behind is asked again before more threads are chosen."""
@@ -59,15 +54,8 @@ class Judged:
             if row.failure is None and row.candidate not in self._checked:
                 self._check(rows, row.candidate)
 
-    def select(self, rows: Iterable[Measurement], finish: Finish, *, doubts_s: float | None = None) -> Selection:
-        """As `selection.select`; what is chosen is checked and was measured to the end.
-
-        Args:
-            doubts_s: how long a choice of several threads is measured once more beside the fastest near one with one
-                thread (see `in_doubt`). None: it is believed.
-
-        Raises NoUsableArtifact.
-        """
+    def select(self, rows: Iterable[Measurement], finish: Finish) -> Selection:
+        """As `selection.select`; what is chosen is checked and was measured to the end. Raises NoUsableArtifact."""
         known = {row.candidate: row for row in rows}
         while True:
             try:
@@ -81,11 +69,7 @@ class Judged:
                 self._check(known.values(), name)
             elif known[name].rough:
                 self._progress(f"measuring {name} to the end", 1.0)
-                (known[name],) = finish(self._candidates[name])
-            elif doubts_s is not None and (pair := self.in_doubt(selection, known.values())) is not None:
-                self._progress(f"{pair[0].name} and {pair[1].name} once more, in processes of their own", 1.0)
-                known |= {row.candidate: row for row in finish(*pair, seconds=doubts_s)}
-                doubts_s = None
+                known[name] = finish(self._candidates[name])
             else:
                 changes = what_if(self._seen(known.values()), self._limits, name)
                 return msgspec.structs.replace(selection, would_change=changes)

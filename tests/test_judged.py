@@ -68,11 +68,10 @@ class Judging:
             accuracy_note="9 samples",
         )
 
-    def finish(self, *wanted: Candidate, seconds: float = 1.0) -> list[Measurement]:
-        (candidate,) = wanted
+    def finish(self, candidate: Candidate) -> Measurement:
         name = candidate.artifact.record.name
         self.finished.append(name)
-        return [_row(name, 1.0 + len(self.finished))]
+        return _row(name, 1.0 + len(self.finished))
 
     def select(self, rows: list[Measurement]):
         return self.judged.select(rows, self.finish)
