@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 _SEARCH_SHARE = 0.2
 _TOO_FEW_TO_SEARCH = 2
 _MOST_STARTS = 4
-_AGAIN_S = 1.0
 _CPU_HOOKS = frozenset({"CPUExecutionProvider", "CPU", "XNNPACK"})
 _INSTALLS = {"onnx": "pip install onnxruntime", "tflite": "pip install ai-edge-litert"}
 
@@ -118,12 +117,6 @@ def choose(
     if not any(row.rough for row in rows.values()):
         judged.check_all(list(rows.values()))
     selection = judged.select(rows.values(), finish)
-    if missing and (pair := judged.in_doubt(selection, rows.values())) is not None:
-        tell(f"{pair[0].name} and {pair[1].name} once more, in processes of their own", 1.0)
-        again = bench(model, pair, replace(plan, seconds=min(seconds, _AGAIN_S)))
-        measured.keep(model, home, again)
-        rows |= {row.candidate: row for row in again}
-        selection = judged.select(rows.values(), finish)
     if is_stored:
         save_selection(home, selection)
     return selection

@@ -19,9 +19,6 @@ from edgekit.whatif import what_if
 Finish = Callable[[Candidate], Measurement]
 """Measure one candidate to the end."""
 
-NEAR = 1.3
-"""One thread that is no further behind is asked again before more threads are chosen."""
-
 _CHECKED = ("accuracy_value", "accuracy_ratio", "fit", "why_unfit", "accuracy_note")
 
 
@@ -74,36 +71,13 @@ class Judged:
                 changes = what_if(self._seen(known.values()), self._limits, name)
                 return msgspec.structs.replace(selection, would_change=changes)
 
-    def in_doubt(self, selection: Selection, rows: Iterable[Measurement]) -> tuple[Candidate, Candidate] | None:
-        """What was chosen with several threads, and the fastest with one thread, if that is near; else None.
-
-        Where its threads landed when it started makes a pool fast or slow for as long as it lives: rounds within one
-        process, however many, do not show that.
-        """
-        if selection.settings.threads == 1:
-            return None
-        name = f"{selection.artifact} · {selection.settings.label}"
-        items_ms = {
-            row.candidate: row.latency.p50_ms / row.settings.batch
-            for row in self._seen(rows)
-            if row.latency and (row.candidate == name or (row.settings.threads == 1 and self._may_be(row)))
-        }
-        bound_ms = NEAR * items_ms.pop(name)
-        rival = min(items_ms, key=items_ms.__getitem__, default=None)
-        if rival is None or items_ms[rival] > bound_ms:
-            return None
-        return self._candidates[name], self._candidates[rival]
-
-    def _may_be(self, row: Measurement) -> bool:
-        """Nothing speaks against it but that it was not measured to the end."""
-        return why_not(row, msgspec.structs.replace(self._limits, latency_percentile="p50")) is None
-
     def _worth_measuring_on(self, rows: Iterable[Measurement]) -> str | None:
         """The fastest that a search stopped early and that breaks no limit but for a percentile without samples."""
+        open_ = msgspec.structs.replace(self._limits, latency_percentile="p50")
         left = [
             (row.latency.p50_ms, row.candidate)
             for row in self._seen(rows)
-            if row.rough and row.latency and self._may_be(row)
+            if row.rough and row.latency and why_not(row, open_) is None
             if row.latency.sample_count < PERCENTILES[self._limits.latency_percentile]
         ]
         return min(left)[1] if left else None

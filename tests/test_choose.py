@@ -322,32 +322,3 @@ def test_what_a_search_stopped_early_is_measured_on_before_it_is_chosen(tmp_path
     assert calls == [1]
     choose(model, Limits(), home=home, facts=facts, seconds=SECONDS, space=only)
     assert calls == [1]
-
-
-def test_threads_that_won_by_where_they_landed_lose_in_processes_of_their_own(tmp_path, facts, monkeypatch):
-    import edgekit.choose as module
-    from edgekit.bench.stats import latency
-
-    model, home = load_model("digits"), Home(tmp_path)
-    space = Space(runtimes=["onnxruntime"], threads=[1, 2])
-    real, asked = module.bench, []
-
-    def rows_of(found, p50_ms):
-        rows = real(model, found, Plan(seconds=SECONDS))
-        return [
-            msgspec.structs.replace(row, latency=latency([[p50_ms(c)] * 100] * 10), run_id="0-1", throughput_qps=1.0)
-            for row, c in zip(rows, found, strict=True)
-        ]
-
-    def searched(model, found, plan, **more):
-        return rows_of(found, lambda c: (1.0 if c.settings.threads == 2 else 1.2) + len(c.artifact.record.name))
-
-    def again(model, found, plan, **more):
-        asked.append([c.settings.threads for c in found])
-        return rows_of(found, lambda c: 1.5 if c.settings.threads == 2 else 1.2)
-
-    monkeypatch.setattr(module, "search", searched)
-    monkeypatch.setattr(module, "bench", again)
-    chosen = choose(model, Limits(accuracy_floor=0.0), home=home, facts=facts, seconds=SECONDS, space=space)
-    assert asked == [[2, 1]]
-    assert chosen.settings.threads == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from edgekit.judged import Judged
 from edgekit.limits import Limits
 from edgekit.room import Room
 from edgekit.runtimes.session import SessionSettings
-from edgekit.selection import select
 
 MIB = 2**20
 
@@ -175,33 +173,3 @@ def test_an_accuracy_that_nobody_knows_stays_unknown():
     ((_, reason),) = error.value.rejections
     assert reason == "its accuracy is not known (9 samples); an accuracy floor of 0 accepts that"
     assert Judging({"a": None}, Limits(accuracy_floor=0)).select([_row("a", 1.0)]).artifact == "a"
-
-
-def _threaded(name: str, threads: int) -> Candidate:
-    candidate = _candidate(name)
-    return replace(candidate, settings=replace(candidate.settings, threads=threads))
-
-
-@pytest.mark.parametrize(
-    ("others", "rival"),
-    [
-        ({("a", 1): 1.2}, ("a", 1)),
-        ({("a", 1): 1.25, ("b", 1): 1.1}, ("b", 1)),
-        ({("a", 1): 1.31, ("b", 2): 1.01}, None),
-        ({("a", 1): None, ("b", 1): 1.3}, ("b", 1)),
-    ],
-    ids=["its own artifact", "the fastest", "none is near", "one that failed"],
-)
-def test_several_threads_are_in_doubt_while_one_thread_is_near(others, rival):
-    found = {key: _threaded(*key) for key in (("a", 2), *others)}
-    judged = Judged(None, list(found.values()), Limits(), lambda *_: None)  # type: ignore[arg-type]
-    rows = []
-    for (name, threads), candidate in found.items():
-        p50 = others.get((name, threads), 1.0)
-        failed = {"latency": None, "failure": "broke"} if p50 is None else {}
-        rows.append(_row(name, p50 or 1.0, settings=to_record(candidate.settings), rough=threads == 1, **failed))
-    chosen = select([msgspec.structs.replace(row, accuracy_ratio=1.0) for row in rows], Limits())
-    several = msgspec.structs.replace(chosen, artifact="a", settings=to_record(found["a", 2].settings))
-    assert judged.in_doubt(several, rows) == (None if rival is None else (found["a", 2], found[rival]))
-    one = msgspec.structs.replace(several, settings=msgspec.structs.replace(several.settings, threads=1))
-    assert judged.in_doubt(one, rows) is None
