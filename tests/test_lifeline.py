@@ -53,7 +53,7 @@ def until(found: Callable[[], bool], timeout_s: float = 10.0) -> bool:
 
 def family(*how: int) -> tuple[subprocess.Popen[str], int]:
     """(a parent, the process id of its child), both up; the child's words go where the parent's do."""
-    command = [sys.executable, "-c", PARENT, CHILD, *map(str, how)]
+    command = [sys.executable, "-c", PARENT, CHILD, *(str(int(one)) for one in how)]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     word, pid = parent.stdout.readline().split()
