@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +127,9 @@ def test_a_window_adds_its_counts_and_shadow_agreement() -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "history.db")
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "history.db")) as opened:
+        yield opened
 
 
 def window(number: int, device: int = 1, *, received_ms: int = 0) -> Window:
@@ -138,9 +141,9 @@ def test_devices_keep_their_numbers_over_a_restart(store: Store) -> None:
     assert numbers[0] == numbers[2] != numbers[1]
     store.commit([], [], {}, now_ms=0)
     store.close()
-    again = Store(store.path)
-    assert [again.device("hall", "a"), again.device("hall", "b")] == numbers[:2]
-    assert again.names[numbers[1]] == ("hall", "b")
+    with closing(Store(store.path)) as again:
+        assert [again.device("hall", "a"), again.device("hall", "b")] == numbers[:2]
+        assert again.names[numbers[1]] == ("hall", "b")
 
 
 def test_a_page_comes_back_as_it_was(store: Store) -> None:

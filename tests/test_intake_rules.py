@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,9 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "history.db")
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "history.db")) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -198,10 +201,11 @@ def test_after_a_restart_rollups_hold_what_was_stored_but_not_poured(store: Stor
     batch = first.taken()
     store.commit(batch.windows, batch.events, batch.pages, now_ms=NOON_MS)
     store.close()
-    again = Intake(Store(store.path))
-    assert again.newest == first.newest == 5
-    assert merge_all(again.places.values()) == merge_all(first.places.values())
-    again.take([said(window(seq)) for seq in range(6)])
+    with closing(Store(store.path)) as reopened:
+        again = Intake(reopened)
+        assert again.newest == first.newest == 5
+        assert merge_all(again.places.values()) == merge_all(first.places.values())
+        again.take([said(window(seq)) for seq in range(6)])
     assert (again.counts.windows, again.counts.duplicates) == (1, 5)
 
 

@@ -47,24 +47,36 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, isolation_level=None, timeout=1.0, check_same_thread=False)
-            run = self._db.execute
-            run("PRAGMA auto_vacuum=INCREMENTAL")
-            run("PRAGMA journal_mode=WAL")
-            run("PRAGMA synchronous=FULL")
-            run("PRAGMA wal_autocheckpoint=4000")
-            run("PRAGMA cache_size=-32768")
-            (version,) = run("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
-            elif version != VERSION:
-                raise ConfigError(path, None, f"its format is {version}, this edgekit reads {VERSION}")
-            known = run("SELECT id, site, device FROM device").fetchall()
-            (newest,) = run("SELECT coalesce(max(number), 0) FROM window").fetchone()
         except (OSError, sqlite3.Error) as e:
             raise ConfigError(path, None, f"cannot be used as a history: {e}") from e
+        try:
+            known, newest = self._prepare()
+        except sqlite3.Error as e:
+            self._db.close()
+            raise ConfigError(path, None, f"cannot be used as a history: {e}") from e
+        except ConfigError:
+            self._db.close()
+            raise
         self.devices: dict[tuple[str, str], int] = {(site, name): number for number, site, name in known}
         self.names: dict[int, tuple[str, str]] = {number: key for key, number in self.devices.items()}
-        self.next_number: int = max(int(newest), self.rolled) + 1
+        self.next_number: int = max(newest, self.rolled) + 1
+
+    def _prepare(self) -> tuple[list[tuple[int, str, str]], int]:
+        """The devices that it knows, by number, and its newest window. Raises ConfigError, sqlite3.Error."""
+        run = self._db.execute
+        run("PRAGMA auto_vacuum=INCREMENTAL")
+        run("PRAGMA journal_mode=WAL")
+        run("PRAGMA synchronous=FULL")
+        run("PRAGMA wal_autocheckpoint=4000")
+        run("PRAGMA cache_size=-32768")
+        (version,) = run("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+        elif version != VERSION:
+            raise ConfigError(self.path, None, f"its format is {version}, this edgekit reads {VERSION}")
+        known = run("SELECT id, site, device FROM device").fetchall()
+        (newest,) = run("SELECT coalesce(max(number), 0) FROM window").fetchone()
+        return known, int(newest)
 
     @property
     def rolled(self) -> int:
