@@ -452,13 +452,18 @@ def test_a_request_whose_turn_comes_too_late_is_refused_with_the_numbers(roomy):
         assert read_reply(first).status == 200
 
 
-def test_the_query_of_a_client_that_left_is_not_run(roomy, engine):
-    counts = engine.models["slow"].lane.counts
-    before = counts.requests
+def test_the_query_of_a_client_that_left_is_not_run(roomy, engine, monkeypatch):
+    lane = engine.models["slow"].lane
+    counts, before, run, go_on = lane.counts, lane.counts.requests, lane.session.run, threading.Event()
+    monkeypatch.setattr(lane.session, "run", lambda inputs: (go_on.wait(20), run(inputs))[1])
     with roomy.connect() as stays:
         stays.sendall(slow_request())
+        assert wait_for(lambda: busy_connections(roomy, 1))
         with roomy.connect() as leaves:
             leaves.sendall(slow_request())
+            assert wait_for(lambda: busy_connections(roomy, 2))
+        assert wait_for(lambda: busy_connections(roomy, 1))
+        go_on.set()
         read_reply(stays)
         stays.sendall(slow_request())
         read_reply(stays)
