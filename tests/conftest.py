@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # A shared machine pauses at will; time limits are the timeout's business.
 settings.register_profile("edgekit", deadline=None, max_examples=int(os.environ.get("EDGEKIT_EXAMPLES", "40")))
 settings.load_profile("edgekit")
+# A shell that starts the tests in the background has them ignore interrupts, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 HOME = home()  # the user's own, taken before any test points it elsewhere
 CONVERT = convert_environment()
 os.environ["EDGEKIT_CONVERT"] = "/nowhere"  # a conversion takes seconds: only the tests of it want one
