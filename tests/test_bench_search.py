@@ -104,7 +104,7 @@ def test_when_nobody_may_win_each_is_still_measured(tmp_path):
 
 
 def test_no_more_workers_live_than_memory_holds(tmp_path):
-    model, found = _field(tmp_path, 20, 80)
+    model, found = _field(tmp_path, 20, 1600)
     plan = Plan(seconds=0.2, at_once=1, seed=1)
     rows = search(model, found, plan, budget_s=0.5, judge=_by_latency)
     assert [row.artifact for row in rows if not row.rough] == ["m20"]
