@@ -89,6 +89,7 @@ soak-fleet: .venv/.dev ## kills, a cut cable, garbage and examples in full numbe
 	@EDGEKIT_KILLS=200 $(BIN)/python -m pytest -q -s --timeout=1800 tests/test_fleet_kills.py
 	@EDGEKIT_LINK_DOWN_S=120 $(BIN)/python -m pytest -q -s --timeout=600 tests/test_link_down.py
 	@EDGEKIT_FUZZ=100000 $(BIN)/python -m pytest -q -s --timeout=1200 tests/test_garbage.py
+	@EDGEKIT_SAMPLES=10000000 $(BIN)/python -m pytest -q --timeout=1200 tests/test_histogram.py -k fleets_percentiles
 	@EDGEKIT_EXAMPLES=1000 $(BIN)/python -m pytest -q -n 2 --timeout=1800 tests/test_fleet.py tests/test_messages.py tests/test_histogram.py
 
 soak-rollout: .venv/.dev ## a rollout over four real devices: slowed by 30 % stops, equal reaches all, the operator is killed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from edgekit.telemetry.histogram import (
     relative_error,
 )
 from edgekit.telemetry.messages import Histogram
+from edgekit.telemetry.recorder import INFER_SCALE
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0)
 SHAPES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
@@ -68,6 +70,34 @@ def test_merged_windows_give_the_same_histogram_as_all_samples_at_once(shape: st
     assert (merged.counts, merged.offset, merged.zero_count) == (whole.counts, whole.offset, whole.zero_count)
     assert (merged.scale, merged.count, merged.min, merged.max) == (whole.scale, whole.count, whole.min, whole.max)
     assert merged.sum == pytest.approx(whole.sum)
+
+
+MANY = int(os.environ.get("EDGEKIT_SAMPLES", "200000"))
+"""Ten million under `make soak-fleet`."""
+FLEETS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "bimodal": lambda r: np.where(r.random(MANY) < 0.9, r.normal(2.0, 0.05, MANY), r.normal(900.0, 20.0, MANY)),
+    "heavy tail": lambda r: r.pareto(1.1, MANY) + 0.5,
+    "constant": lambda r: np.full(MANY, 7.25),
+    "12 decades": lambda r: 10.0 ** r.uniform(-6, 6, MANY),
+}
+
+
+@pytest.mark.parametrize("shape", FLEETS)
+def test_a_fleets_percentiles_from_merged_windows_are_those_of_its_samples(shape: str) -> None:
+    """Windows of a thousand samples, at the scale that devices send."""
+    values = FLEETS[shape](np.random.default_rng(5)).clip(1e-6)
+    windows = []
+    for part in np.array_split(values, MANY // 1000):
+        builder = HistogramBuilder(max_scale=INFER_SCALE)
+        builder.record_many(part)
+        windows.append(builder.histogram())
+    merged = merge_all(window for window in windows if window is not None)
+    assert merged is not None
+    assert merged.count == MANY
+    values.sort()
+    for q in (0.5, 0.9, 0.99, 0.999):
+        wanted = values[math.ceil(q * MANY) - 1]
+        assert quantile(merged, q) == pytest.approx(wanted, rel=relative_error(merged) + 1e-12), q
 
 
 def test_a_true_fleet_percentile_is_not_the_average_of_percentiles() -> None:
