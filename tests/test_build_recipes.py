@@ -92,11 +92,9 @@ def test_what_is_not_made_has_a_reason(built):
     assert "nothing to rewrite" in made.refused["standard-optimized"]
 
 
-def test_a_second_build_makes_nothing_and_is_instant(built):
+def test_a_second_build_makes_nothing(built):
     home, first, _ = built
-    start = time.perf_counter()
     second = report(load_model("digits"), home=home)
-    assert time.perf_counter() - start < 5
     assert second.is_cached
     assert not first.is_cached
     assert second.artifacts == first.artifacts

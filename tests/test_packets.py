@@ -168,7 +168,7 @@ def test_a_broker_that_stops_answering_is_noticed_within_one_and_a_half_keepaliv
         began = time.monotonic()
         with pytest.raises(BrokerError, match=r"no answer for \d s"):
             hear(stream, 1)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 2.0
         stream.close()
         ended.set()
         thread.join()
