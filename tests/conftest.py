@@ -19,7 +19,7 @@ from edgekit.fetch import standard_artifact
 
 ROOT = Path(__file__).resolve().parent.parent
 # A shared machine pauses at will; time limits are the timeout's business.
-settings.register_profile("edgekit", deadline=None, max_examples=int(os.environ.get("EDGEKIT_EXAMPLES", "40")))
+settings.register_profile("edgekit", deadline=None, max_examples=int(os.environ.get("EDGEKIT_EXAMPLES", "100")))
 settings.load_profile("edgekit")
 # A shell that starts the tests in the background has them ignore interrupts, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
