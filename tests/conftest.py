@@ -23,6 +23,7 @@ settings.register_profile("edgekit", deadline=None, max_examples=int(os.environ.
 settings.load_profile("edgekit")
 # A shell that starts the tests in the background has them ignore interrupts, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()  # until all is collected
 HOME = home()  # the user's own, taken before any test points it elsewhere
 CONVERT = convert_environment()
 os.environ["EDGEKIT_CONVERT"] = "/nowhere"  # a conversion takes seconds: only the tests of it want one
@@ -102,8 +103,8 @@ def cached_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ALONE = (
-    "test_bench_scenarios", "test_live", "test_provision_health", "test_repeatability", "test_rollout_real",
-    "test_serve_upkeep",
+    "test_bench_scenarios", "test_provision_health", "test_repeatability", "test_rollout_real",
+    "test_serve_upkeep", "test_silence",
 )  # fmt: skip
 """Modules that judge times, loads or idle moments: two tests at once would be each other's noise."""
 
@@ -127,6 +128,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Thousands of tests stay until the end: no walk of the garbage collector need visit them again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -18,7 +18,7 @@ import pytest
 
 from edgekit.errors import ConfigError, UsageError
 from edgekit_tui.main import main, tab_options
-from tests.tui.test_live import Mosquitto, lived_until_now
+from tests.tui.live import Mosquitto, lived_until_now
 
 aiohttp = pytest.importorskip("aiohttp", reason="elsewhere: the browser extra is not installed")
 browser = pytest.importorskip("edgekit_tui.browser", reason="elsewhere: the browser extra is not installed")

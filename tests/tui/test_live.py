@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import socket
 import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -19,109 +15,27 @@ import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edgekit.telemetry.messages import Command, Received, Reply, State, encode, topic
+from edgekit.telemetry.messages import Command, Reply, encode, topic
 from tests.tui import simulated
+from tests.tui.live import CONSOLE, Mosquitto, Terminal, a_broker, a_terminal, lived_until_now, wait_for
 
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not on the PATH"),
 ]
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not on the PATH")
-CONSOLE = [sys.executable, "-m", "edgekit_tui.main"]
-
-
-class Mosquitto:
-    """A broker on a port of its own, open to this machine alone."""
-
-    def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = ["mosquitto", "-p", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(self.answers, "mosquitto to listen")
-
-    def answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def publish(self, *messages: Received) -> None:
-        """As the devices would: what they say of themselves is retained."""
-        client = Client(CallbackAPIVersion.VERSION2)
-        client.connect("127.0.0.1", self.port)
-        client.loop_start()
-        for one in messages:
-            retain = one.topic.endswith(("/status", "/birth"))
-            client.publish(one.topic, one.payload, qos=1, retain=retain).wait_for_publish(10)
-        client.disconnect()
-        client.loop_stop()
-
-
-class Terminal:
-    """A tmux session of its own server, running the console."""
-
-    def __init__(self, folder: Path, *options: str, size: str = "120x40") -> None:
-        self.socket, self.exit_file = str(folder / "tmux"), folder / "exit"
-        width, height = size.split("x")
-        line = f"{' '.join(CONSOLE)} {' '.join(options)}; echo $? > {self.exit_file}"
-        self.tmux("-f", "/dev/null", "new-session", "-d", "-s", "t", "-x", width, "-y", height, "sh", "-c", line)
-
-    def tmux(self, *args: str) -> str:
-        # a copy of the environment: pytest loads readline, which exports LINES and COLUMNS behind Python's back
-        command, env = ["tmux", "-S", self.socket, *args], dict(os.environ)
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, env=env).stdout
-
-    def screen(self) -> str:
-        return self.tmux("capture-pane", "-p", "-t", "t")
-
-    def press(self, *keys: str) -> None:
-        self.tmux("send-keys", "-t", "t", *keys)
-
-    def shows(self, *words: str) -> None:
-        """Wait until all words stand on the screen."""
-        wait_for(lambda: all(word in self.screen() for word in words), f"{words} on the screen", self.screen)
-
-    def console_pid(self) -> int:
-        pane = self.tmux("list-panes", "-F", "#{pane_pid}").strip()
-        return int(Path(f"/proc/{pane}/task/{pane}/children").read_text().split()[0])
-
-    def close(self) -> None:
-        self.tmux("kill-server")
-
-
-def wait_for(true: object, what: str, tell: object = lambda: "", *, within_s: float = 20) -> None:
-    until = time.monotonic() + within_s
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < until, f"waited {within_s:g} s for {what}:\n{tell()}"  # type: ignore[operator]
-        time.sleep(0.1)
 
 
 @pytest.fixture
 def broker() -> Iterator[Mosquitto]:
-    mosquitto = Mosquitto()
-    mosquitto.start()
-    yield mosquitto
-    mosquitto.stop()
+    with a_broker() as started:
+        yield started
 
 
 @pytest.fixture
 def terminal(broker: Mosquitto, tmp_path: Path) -> Iterator[Terminal]:
-    started = Terminal(tmp_path, "--screen", "devices", "--port", str(broker.port))
-    yield started
-    started.close()
-
-
-def lived_until_now(windows: int = 12) -> list[Received]:
-    return [message for batch in simulated.life(time.time(), windows=windows) for message in batch]
+    with a_terminal(broker, tmp_path) as started:
+        yield started
 
 
 @needs_tmux
@@ -203,30 +117,6 @@ def test_a_broker_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
     finally:
         terminal.close()
         broker.stop()
-
-
-@needs_tmux
-def test_ten_silent_devices_cost_next_to_nothing(broker: Mosquitto, terminal: Terminal) -> None:
-    now = time.time()
-    devices = [(site, device) for site, device, *_ in simulated.FLEET[:10]]
-    broker.publish(*(simulated.birth(*device, now) for device in devices))
-    broker.publish(*(simulated.status(*device, State.ONLINE, now) for device in devices))
-    terminal.shows("10 devices")
-    pid = terminal.console_pid()
-    time.sleep(1.5)
-    before, started = cpu_s(pid), time.monotonic()
-    time.sleep(3)
-    share = (cpu_s(pid) - before) / (time.monotonic() - started)
-    assert share <= 0.02, f"{share:.1%} of a core while nothing happens"
-    os.kill(pid, signal.SIGTERM)
-    wait_for(terminal.exit_file.exists, "the console to leave on SIGTERM", terminal.screen)
-    wait_for(terminal.exit_file.read_text, "its exit code")
-    assert terminal.exit_file.read_text().strip() == "0"
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def test_once_prints_the_table_and_json(broker: Mosquitto) -> None:
