@@ -66,8 +66,9 @@ class Terminal:
         self.tmux("-f", "/dev/null", "new-session", "-d", "-s", "t", "-x", width, "-y", height, "sh", "-c", line)
 
     def tmux(self, *args: str) -> str:
-        # a copy of the environment: pytest loads readline, which exports LINES and COLUMNS behind Python's back
-        command, env = ["tmux", "-S", self.socket, *args], dict(os.environ)
+        # pytest loads readline, which exports LINES and COLUMNS behind Python's back and to the workers of xdist
+        env = {key: value for key, value in os.environ.items() if key not in ("LINES", "COLUMNS")}
+        command = ["tmux", "-S", self.socket, *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, env=env).stdout
 
     def screen(self) -> str:

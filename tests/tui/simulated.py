@@ -293,8 +293,12 @@ def lived_view() -> View:
 
 def screen_lines(app: App[None]) -> list[str]:
     """The text that stands on the screen, line by line, read from the app's own picture of it."""
+    return lines_of(app.export_screenshot(simplify=True))
+
+
+def lines_of(picture: str) -> list[str]:
+    """The text of such a picture."""
     lines: dict[float, str] = {}
-    picture = app.export_screenshot(simplify=True)
     for x, y, text in re.findall(r'<text[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*clip-path[^>]*>([^<]*)</text>', picture):
         line = lines.get(float(y), "")
         blanks = round(float(x) / CELL_UNITS) - cell_len(line)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.theme import Theme
 
 from edgekit_tui import places
 from edgekit_tui.app import Console
 from edgekit_tui.places import Place, Route
 from edgekit_tui.theme import THEMES
-from tests.tui.simulated import drive, screen_lines
+from tests.tui.simulated import drive, lines_of
 
 FOLDER = Path(__file__).parent / "screens"
 ROUTES: dict[str, Route] = {
@@ -38,18 +39,21 @@ def stored(name: str, size: tuple[int, int]) -> Path:
     return FOLDER / f"{name}-{size[0]}x{size[1]}.txt"
 
 
-async def text_at(app: Console, pilot: Pilot[None], size: tuple[int, int]) -> str:
-    """The screen at a size, without the line of keys, which has tests of its own."""
+async def picture_at(app: Console, pilot: Pilot[None], size: tuple[int, int]) -> tuple[str, str]:
+    """The screen at a size: its text without the line of keys, which has tests of its own, and all of it as SVG.
+
+    The SVG is as Textual draws it, without the number that it gives each drawing.
+    """
     await pilot.resize_terminal(*size)
     await pilot.pause()
     app.draw()
     await pilot.pause()
-    return "\n".join(screen_lines(app)[:-1]) + "\n"
+    svg = app.export_screenshot(simplify=True)
+    return "\n".join(lines_of(svg)[:-1]) + "\n", re.sub(r"terminal-\d+", "terminal", svg)
 
 
-def svg_of(app: Console) -> str:
-    """The screen as Textual draws it, without the number that it gives each drawing."""
-    return re.sub(r"terminal-\d+", "terminal", app.export_screenshot(simplify=True))
+def key_of(name: str, size: tuple[int, int], theme: Theme) -> str:
+    return f"{name}-{size[0]}x{size[1]}-{theme.name}"
 
 
 def hash_of(svg: str) -> str:
@@ -62,12 +66,11 @@ def test_a_screen_looks_as_it_is_stored_in_every_theme(name: str, tmp_path: Path
 
     async def act(app: Console, pilot: Pilot[None]) -> None:
         app.go(ROUTES[name])
-        for size in SIZES:
-            for theme in THEMES:
-                app.theme = theme.name
-                text = await text_at(app, pilot, size)
+        for theme in THEMES:
+            app.theme = theme.name
+            for size in SIZES:
+                (text, svg), key = await picture_at(app, pilot, size), key_of(name, size, theme)
                 assert text == stored(name, size).read_text(encoding="utf-8"), (theme.name, size)
-                svg, key = svg_of(app), f"{name}-{size[0]}x{size[1]}-{theme.name}"
                 drawn = tmp_path / f"{key}.svg"
                 drawn.write_text(svg, encoding="utf-8")
                 assert hash_of(svg) == hashes[key], f"its colours have changed: look at {drawn}"
@@ -89,12 +92,12 @@ def draw_anew() -> None:
 
         async def act(app: Console, pilot: Pilot[None], name: str = name, route: Route = route) -> None:
             app.go(route)
-            for size in SIZES:
-                for theme in THEMES:
-                    app.theme = theme.name
-                    text = await text_at(app, pilot, size)
-                    hashes[f"{name}-{size[0]}x{size[1]}-{theme.name}"] = hash_of(svg_of(app))
-                stored(name, size).write_text(text, encoding="utf-8")
+            for theme in THEMES:
+                app.theme = theme.name
+                for size in SIZES:
+                    text, svg = await picture_at(app, pilot, size)
+                    hashes[key_of(name, size, theme)] = hash_of(svg)
+                    stored(name, size).write_text(text, encoding="utf-8")
 
         drive(act, start="overview")
     HASHES.write_text(json.dumps(hashes, indent=1, sort_keys=True) + "\n")

@@ -110,10 +110,16 @@ class ViewScreen(Screen[None]):
         self._fit(event.size.width, event.size.height)
 
     def _fit(self, width: int, height: int) -> None:
-        self.set_class(width >= ROOMY[0] and height >= ROOMY[1], "-roomy")
-        self.set_class(height >= TALL, "-tall")
-        self.set_class(height < 30, "-low")
-        self.set_class(width < NARROW, "-narrow")
+        before = set(self.classes)
+        for is_so, name in (
+            (width >= ROOMY[0] and height >= ROOMY[1], "-roomy"),
+            (height >= TALL, "-tall"),
+            (height < 30, "-low"),
+            (width < NARROW, "-narrow"),
+        ):
+            self.set_class(is_so, name, update=False)
+        if self.classes != before:  # once for all of them: it styles every widget of the screen anew
+            self.app.update_styles(self)
 
     def turn_to(self, place: Place) -> None:
         """Show another subject from now on."""
