@@ -50,7 +50,7 @@ demo: .venv/.demo ## the main job on this machine: probe, build, bench, select, 
 # Bytecode is kept whatever the environment says: else each of the programs that tests start compiles everything anew.
 test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/.dev ## the whole test suite
-	@$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone and not rabbitmq"
+	@$(BIN)/python -m pytest -q -n 5 --dist worksteal -m "not alone and not rabbitmq"
 	@$(BIN)/python -m pytest -q -m alone
 
 test-rabbitmq: .venv/.dev ## nothing is lost while one of three RabbitMQ nodes is killed (Debian: rabbitmq-server)

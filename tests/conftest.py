@@ -120,7 +120,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what must run alone; `make test` runs the rest four at a time, since most tests wait."""
+    """Mark what must run alone; `make test` runs the rest five at a time, since most tests wait."""
     for item in items:
         if item.path.stem in ALONE:
             item.add_marker(pytest.mark.alone)
