@@ -30,10 +30,15 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_counter(tmp_path_factory.mktemp("model"))
 
 
-def test_a_stuck_runtime_in_our_process_ends_the_daemon_and_is_counted_first(start, counter, tmp_path):
+@pytest.mark.parametrize("before_s", [0.0, 0.3], ids=["on its own thread", "on the loop's thread"])
+def test_a_stuck_runtime_in_our_process_ends_the_daemon_and_is_counted_first(start, counter, tmp_path, before_s):
+    """Whoever has been asking alone for a while is answered on the loop's thread, which is stuck then."""
     health = "[health]\nstuck_s = 1\nfailures = 1\n"
     run = start(health + model("digits") + model(counter, more='isolation = "thread"\n'))
-    with pytest.raises(Exception, match=r"Remote end closed|reset|aborted|timed out|not answer"):
+    until_s = time.monotonic() + before_s
+    while time.monotonic() < until_s:
+        run.client.infer("counter", turns(1))
+    with pytest.raises(Exception, match=r"Remote end closed|reset|aborted|timed out|not answer|refused"):
         run.client.infer("counter", turns(FOREVER))
     assert run.wait() == 5
     assert "counter: standard is stuck in an inference for" in run.err

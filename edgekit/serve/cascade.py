@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from time import perf_counter
+
+import msgspec
 
 from edgekit.errors import EdgekitError
 from edgekit.serve.certainty import margin
@@ -49,7 +50,7 @@ class Cascade:
                 give(first)
                 return
             queue_ms, infer_ms = first.queue_ms + second.queue_ms, first.infer_ms + second.infer_ms
-            give(replace(second, queue_ms=queue_ms, infer_ms=infer_ms))
+            give(msgspec.structs.replace(second, queue_ms=queue_ms, infer_ms=infer_ms))
 
         left_ms = None
         if job.deadline_ms is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgekit.errors import EdgekitError, RequestError
 from edgekit.serve.cache import ResultCache, digest
-from edgekit.serve.job import Answer, Job, LaneClosed, Outcome
+from edgekit.serve.job import Answer, Job, LaneClosed, Outcome, at_once
 from edgekit.serve.lane import CAREFUL, REALTIME, SHADOW, TOLERANT, Lane
 from edgekit.serve.pace import Refused
 from edgekit.serve.parameters import Step
@@ -147,7 +147,7 @@ class Engine:
         model = self.find(name)
         model.ready_lane().signature.check_arrays(inputs, in_sequence=step is not None)
         answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        job = Job(inputs=inputs, done=answers.put, deadline_ms=deadline_ms, step=step)
+        job = Job(inputs=inputs, done=answers.put, deadline_ms=deadline_ms, step=step, later=at_once)
         model.submit(job, priority, no_cache=no_cache)
         outcome = answers.get()
         if isinstance(outcome, EdgekitError):

@@ -25,6 +25,8 @@ class Request:
     body: memoryview = field(default_factory=lambda: memoryview(b""))
     user: Callable[[], int | None] = lambda: None
     "Who sent it, where that can be told (see `shared.user_of`)."
+    connection: int = 0
+    "A number of the connection that it came by."
 
     def int_header(self, name: bytes) -> int | None:
         """Raises RequestError (400) for anything but digits."""

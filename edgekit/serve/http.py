@@ -210,11 +210,12 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request
         assert request is not None
         request.body = body
-        request.user = self._ask_user
+        request.user, request.connection = self._ask_user, id(self)
         self._body = None
         self._is_busy = True
         self.deadline_s = float("inf")
-        self._cancel = self._server.app(request, self._reply)
+        cancel = self._server.app(request, self._reply)
+        self._cancel = cancel if self._is_busy else None  # it may be answered already
 
     def _ask_user(self) -> int | None:
         if self._user is None and self._transport is not None:

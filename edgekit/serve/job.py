@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from edgekit.errors import EdgekitError, RequestError
 from edgekit.serve.parameters import Step
 
@@ -23,8 +25,7 @@ class LaneClosed(RequestError):
         super().__init__(503, f"{model} is not served any more")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """One inference and where its time went."""
 
     outputs: Mapping[str, np.ndarray]
@@ -38,11 +39,17 @@ class Answer:
 
 
 Outcome = Answer | EdgekitError
+Later = Callable[[Callable[[], None]], object]
+
+
+def at_once(work: Callable[[], None]) -> None:
+    """The `Later` of whoever need not be spared."""
+    work()
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """`done` is called once, on the lane's thread, unless the job is cancelled first."""
+    """`done` is called once, on the thread that answers, unless the job is cancelled first."""
 
     inputs: Mapping[str, np.ndarray]
     done: Callable[[Outcome], None]
@@ -60,6 +67,8 @@ class Job:
     "How many it holds along the first axis; of consequence to lanes that batch."
     cost_ms: float = 0.0
     "What its lane counted it in with."
+    later: Later | None = None
+    "Who submits it may be held up for a moment, and answers it if the lane is free; takes what can wait until then."
 
     def __post_init__(self) -> None:
         self.size_bytes = sum(array.nbytes for array in self.inputs.values())
@@ -87,6 +96,10 @@ class Line:
 
     def __len__(self) -> int:
         return len(self._first) + len(self._second)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._arriving.empty() and not len(self)
 
     def put(self, job: Job) -> None:
         self._arriving.put(job)

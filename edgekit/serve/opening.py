@@ -55,6 +55,7 @@ def load_lane(
         cache=cache if plan.is_cached else None,
         batching=batching,
         is_lowered=plan.lane in LOWERED and not plan.is_isolated,
+        is_anywhere=plan.lane == REALTIME and not plan.is_isolated and not plan.is_accelerated,
     )
     if plan.lane == REALTIME:
         lane.counts.bound_ms = plan.wanted.latency_ms

@@ -81,9 +81,14 @@ class Plan:
         if self.wanted.isolation == "auto":
             if self.lane == TOLERANT and CAN_PAUSE:
                 return True  # so that it can be paused while there is real-time work
-            providers = [name for name, _ in self.settings.providers] if self.settings.runtime == "onnxruntime" else []
-            return self.settings.delegate is not None or any(name != "CPUExecutionProvider" for name in providers)
+            return self.is_accelerated
         return self.wanted.isolation == "process"
+
+    @property
+    def is_accelerated(self) -> bool:
+        """Whether more than the plain CPU is asked for: its drivers may stick, and may want one and the same thread."""
+        providers = [name for name, _ in self.settings.providers] if self.settings.runtime == "onnxruntime" else []
+        return self.settings.delegate is not None or any(name != "CPUExecutionProvider" for name in providers)
 
     @property
     def is_cached(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -17,6 +16,7 @@ import msgspec
 import numpy as np
 
 from edgekit.errors import InputError, RequestError
+from edgekit.runtimes.session import dtype_name
 from edgekit.serve.layout import DATATYPES, DTYPES, Layout, Layouts, Part
 from edgekit.serve.parameters import Place, Step
 
@@ -28,15 +28,14 @@ Buffer = bytes | bytearray | memoryview
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A decoded request. Inputs that came as binary are views of the request's body."""
 
     id: str
     inputs: Mapping[str, np.ndarray]
     outputs: tuple[tuple[str, bool], ...]
     "(name, wanted as binary), in the order to answer."
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, Place] = {}
     "Outputs that go into shared memory."
     deadline_ms: float | None = None
     priority: str | None = None
@@ -153,7 +152,7 @@ def encode_response(
     binary: list[memoryview] = []
     for name, as_binary in request.outputs:
         array = outputs[name]
-        datatype = DATATYPES.get(array.dtype.name)
+        datatype = DATATYPES.get(dtype_name(array.dtype))
         if datatype not in DTYPES:
             raise RequestError(500, f"output {name}: {array.dtype.name} cannot be sent")
         entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}

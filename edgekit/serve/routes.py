@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
+from time import monotonic
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,7 +21,7 @@ from edgekit.serve.engine import Engine, ServedModel
 from edgekit.serve.exchange import Reply, Request, Response, error_response
 from edgekit.serve.http import HttpServer
 from edgekit.serve.job import Answer, Job, Outcome
-from edgekit.serve.lane import Lane
+from edgekit.serve.lane import TOLERANT, Lane
 from edgekit.serve.layout import DATATYPES
 from edgekit.serve.pace import Refused
 from edgekit.serve.parameters import Place
@@ -26,9 +29,13 @@ from edgekit.serve.protocol import InferenceRequest, Shared, decode_request, enc
 from edgekit.serve.shared import SharedMemory
 from edgekit.serve.upkeep import Upkeep
 
+logger = logging.getLogger(__name__)
+
 _PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "litert": "tensorflow_lite", "tflite": "tensorflow_lite"}
 
 
+ALONE_S = 0.1
+"""For as long as this no other client must have asked before inferences run on the thread that looks after all."""
 Write = Callable[[Place, memoryview], None]
 
 
@@ -37,7 +44,9 @@ class Routes:
 
     def __init__(self, engine: Engine, shared: SharedMemory | None = None) -> None:
         self._engine, self._shared = engine, shared
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+        self._asking, self._changed_s = 0, 0.0
+        "The connection that asked last, and when another one did."
         self.server: HttpServer | None = None
         self.upkeep: Upkeep | None = None
 
@@ -145,11 +154,23 @@ class Routes:
         finish = partial(self._finish, model, query, reply, self._writer(request) if query.places else None)
 
         def done(outcome: Outcome) -> None:
-            self._loop.call_soon_threadsafe(finish, outcome)
+            if get_ident() == self._thread:
+                finish(outcome)
+            else:
+                self._loop.call_soon_threadsafe(finish, outcome)
 
         job = Job(inputs=query.inputs, done=done, deadline_ms=query.deadline_ms, step=query.step)
+        is_for_others = query.priority == TOLERANT and model.tolerant is not None  # who have a process of their own
+        job.later = self._loop.call_soon if not is_for_others and self._is_alone(request) else None
         model.submit(job, query.priority, no_cache=query.no_cache)
         return job.cancel
+
+    def _is_alone(self, request: Request) -> bool:
+        """Whether no other client has asked of late: only then may an inference run on this thread."""
+        now_s = monotonic()
+        if request.connection != self._asking:
+            self._asking, self._changed_s = request.connection, now_s
+        return now_s - self._changed_s > ALONE_S
 
     def _reader(self, request: Request) -> Shared | None:
         shared = self._shared
@@ -167,6 +188,9 @@ class Routes:
             reply(_refusal(outcome) if isinstance(outcome, EdgekitError) else _answer(model, query, outcome, write))
         except RequestError as error:
             reply(_refusal(error))
+        except Exception:  # ours: the client hears of it and the model is not blamed
+            logger.exception("%s: an answer could not be sent", model.name)
+            reply(_refusal(RequestError(500, f"{model.name}: its answer could not be sent; see the daemon's log")))
 
 
 def _answer(model: ServedModel, query: InferenceRequest, answer: Answer, write: Write | None) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -36,6 +37,7 @@ SLOW = 20
 Tell = Callable[..., None]
 Result = TypeVar("Result")
 CLOSE_S = 0.5
+HELPLESS = "the daemon cannot look after itself"
 
 
 class Upkeep:
@@ -64,6 +66,7 @@ class Upkeep:
         "Models under strain for which there is nothing faster."
         self._seen: dict[str, tuple[Lane | None, int, int]] = {}
         "Model -> its lane at the last look, and what that had answered, in all and late."
+        self._is_over = threading.Event()
         self.is_live = True
         "Every loaded lane has answered of late, a client or a probe of ours, and none is stuck."
 
@@ -82,6 +85,7 @@ class Upkeep:
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         """Load nothing more; False when a load is still under way after `timeout_s`: nothing can stop one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._is_over.set()
         return not wait(self._under_way, timeout_s).not_done
 
     def _load(self, work: Callable[..., Result], *args: Any) -> asyncio.Future[Result]:
@@ -119,7 +123,11 @@ class Upkeep:
             raise
 
     def start(self) -> asyncio.Task[None]:
-        """Watch until cancelled. A fault in it ends the daemon: unguarded and unwatched it must not go on."""
+        """Watch until cancelled. A fault in it ends the daemon: unguarded and unwatched it must not go on.
+
+        What is stuck is looked for by a thread of its own: a short inference runs on the loop's, and may be the one.
+        """
+        threading.Thread(target=self._watch_for_stuck, name="stuck", daemon=True).start()
         watching = asyncio.get_running_loop().create_task(self._watch())
         watching.add_done_callback(self._on_end)
         return watching
@@ -127,7 +135,7 @@ class Upkeep:
     def _on_end(self, watching: asyncio.Task[None]) -> None:
         if not watching.cancelled() and (fault := watching.exception()) is not None:
             logger.error("the daemon's upkeep ended by a fault", exc_info=fault)
-            self._end("the daemon cannot look after itself")
+            self._end(HELPLESS)
 
     async def _watch(self) -> None:
         look = 0
@@ -204,12 +212,11 @@ class Upkeep:
             self._tell("load-failed", str(error))
 
     def _look_at_lanes(self, now_s: float) -> None:
-        lanes = [lane for model in list(self.engine.models.values()) for lane in model.lanes]
+        lanes = self._lanes()
         self._probed_s = {lane: at_s for lane, at_s in self._probed_s.items() if lane in lanes}
         health = self._config.health
         is_live = True
         for lane in lanes:
-            self._end_if_stuck(lane, now_s)
             every_s = max(health.probe_s, PROBE_SHARE * lane.pace.slowest_ms() / 1e3)
             silent_s = now_s - lane.answered_s
             if isinstance(lane.session, RemoteSession):
@@ -223,6 +230,18 @@ class Upkeep:
         if is_live != self.is_live:
             logger.warning("health: %s", "live again" if is_live else "not live: a lane does not answer")
         self.is_live = is_live
+
+    def _watch_for_stuck(self) -> None:
+        try:
+            while not self._is_over.wait(LOOK_S):
+                for lane in self._lanes():
+                    self._end_if_stuck(lane, time.monotonic())
+        except Exception:
+            logger.exception("the watch for stuck inferences ended by a fault")
+            self._end(HELPLESS)
+
+    def _lanes(self) -> list[Lane]:
+        return [lane for model in list(self.engine.models.values()) for lane in model.lanes]
 
     def _end_if_stuck(self, lane: Lane, now_s: float) -> None:
         """Our own thread cannot be killed: the process ends, and its supervisor starts another."""

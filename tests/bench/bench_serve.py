@@ -24,6 +24,8 @@ from serve_clients import (
     RawClient,
     SharedInput,
     binary_request,
+    echoing,
+    http_request,
     json_request,
     many_clients,
     percentile,
@@ -66,6 +68,8 @@ class Job:
     json_ms: list[float] = field(default_factory=list)
     json_bare_ms: list[float] = field(default_factory=list)
     "Of the rounds in which JSON had a turn too."
+    echo_ms: list[float] = field(default_factory=list)
+    "Of a program that does nothing but answer."
 
     @property
     def input_kb(self) -> float:
@@ -129,13 +133,16 @@ def serving(folder: Path, tables: str) -> Iterator[tuple[int, int]]:
         daemon.wait(30)
 
 
-def measure(job: Job, client: RawClient, settings: SessionSettings, *, rounds: int, json_every: int) -> None:
+def measure(
+    job: Job, client: RawClient, echo: RawClient, settings: SessionSettings, *, rounds: int, json_every: int
+) -> None:
     """The sides take turns, so that what else happens on the machine happens to all of them."""
     session = open_session(job.path, settings)
     x = np.random.default_rng(0).random(job.shape, np.float32)
-    binary, plain = binary_request(job.model, x), json_request(job.model, x)
+    binary, plain, small = binary_request(job.model, x), json_request(job.model, x), http_request("/", b"")
     shared = SharedInput(client, job.model, x) if job.model.startswith("tiny") else None
     for i in range(-5, rounds):  # five untimed
+        echo_ms = echo.ask(small)
         took = client.ask(binary)
         shared_ms = shared.ask(client) if shared else None
         began = time.perf_counter()
@@ -145,6 +152,7 @@ def measure(job: Job, client: RawClient, settings: SessionSettings, *, rounds: i
             continue
         job.binary_ms.append(took)
         job.bare_ms.append(bare)
+        job.echo_ms.append(echo_ms)
         if shared_ms is not None:
             job.shared_ms.append(shared_ms)
         if i % json_every == 0:
@@ -295,9 +303,10 @@ def main() -> int:
         with serving(Path(name), job_tables(jobs)) as (pid, port):
             extra_mib = rss_mib(pid) - bare_rss_mib(jobs)
             client = RawClient(port)
-            for job in jobs:
-                rounds = args.rounds if job.model.startswith("tiny") else max(10, args.rounds // 10)
-                measure(job, client, settings_of(job), rounds=rounds, json_every=max(1, rounds // 30))
+            with echoing() as echo:
+                for job in jobs:
+                    rounds = args.rounds if job.model.startswith("tiny") else max(10, args.rounds // 10)
+                    measure(job, client, echo, settings_of(job), rounds=rounds, json_every=max(1, rounds // 30))
             idle = idle_cores(pid, args.idle_s)
         with serving(Path(name), load_tables(Path(name), args.width)) as (_, port):
             gain, batched_s, about_batches = measure_batching(port, args.width, args.load_s)
@@ -323,6 +332,9 @@ def main() -> int:
         f"\nidle: {idle:.2%} of a core; memory: {extra_mib:.0f} MiB over a process with the same three sessions alone"
     )
     print(f"{CLIENTS} clients: {about_batches}\n{about_lanes}")
+    print(
+        f"a program that only answers takes {median(jobs[0].echo_ms):.3f} ms: the way there and back is in every figure"
+    )
     small_ms = overhead_ms(jobs[0].shared_ms, jobs[0].bare_ms)
     print(f"shared memory: {small_ms:.3f} ms over bare at 100 kB, {figures['overhead_ms_shm']} ms at 1,200 kB (a copy)")
     if found.overhead_ms is not None and found.answers_s is not None:

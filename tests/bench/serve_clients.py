@@ -8,8 +8,11 @@ import mmap
 import os
 import selectors
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +61,36 @@ def binary_request(model: str, x: np.ndarray, **parameters: object) -> bytes:
 def json_request(model: str, x: np.ndarray) -> bytes:
     tensor = {"name": "x", "shape": x.shape, "datatype": "FP32", "data": x.ravel().tolist()}
     return http_request(f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}).encode())
+
+
+ECHO = """
+import asyncio, uvloop
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+    def data_received(self, data):
+        self.transport.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\nokay")
+
+async def serve():
+    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+uvloop.run(serve())
+"""
+
+
+@contextmanager
+def echoing() -> Iterator[RawClient]:
+    """A client of a program that does nothing but answer, on the daemon's kind of loop: what two wake-ups cost here."""
+    program = subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    try:
+        yield RawClient(int(program.stdout.readline()))
+    finally:
+        program.kill()
+        program.wait()
 
 
 class SharedInput:
