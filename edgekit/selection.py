@@ -11,7 +11,7 @@ from edgekit.bench.record import Measurement, Settings, Standing
 from edgekit.bench.stats import SAMPLES_FOR_P99, ms, speed_up
 from edgekit.errors import NoUsableArtifact
 from edgekit.limits import OBJECTIVES, PERCENTILES, WEIGHTS, Limits, check_limits
-from edgekit.score import Benefit, benefit, lead, score_terms
+from edgekit.score import Benefit, benefit, lead, needed_gain, score_terms
 
 __all__ = [
     "OBJECTIVES", "PERCENTILES", "WEIGHTS", "Limits", "Rejection", "Selection",
@@ -156,7 +156,9 @@ def _rate(m: Measurement) -> str:
 def _leads(best: Measurement, other: Measurement, benefits: Mapping[str, Benefit], limits: Limits) -> bool:
     """Whether the lead of `best` counts: also when chance was as much on its side as 99 % confidence allows."""
     times, least, _ = speed_up(other, best)
-    return lead(benefits[best.candidate], benefits[other.candidate], least / times) > 1 + limits.min_gain
+    return lead(benefits[best.candidate], benefits[other.candidate], least / times) > 1 + needed_gain(
+        best, other, limits
+    )
 
 
 def _not_surely_slower(tied: Sequence[Measurement], limits: Limits) -> list[Measurement]:
@@ -166,7 +168,7 @@ def _not_surely_slower(tied: Sequence[Measurement], limits: Limits) -> list[Meas
     """
     accurate = min(map(_inaccuracy, tied))
     left = [m for m in tied if _inaccuracy(m) == accurate]
-    return [m for m in left if not any(speed_up(m, other)[1] > 1 + limits.min_gain for other in left if other is not m)]
+    return [m for m in left if not any(speed_up(m, o)[1] > 1 + needed_gain(o, m, limits) for o in left if o is not m)]
 
 
 def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Standing]:
@@ -191,7 +193,7 @@ def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Stand
                 behind=lead(mine, its, 1.0),
                 behind_at_best=lead(mine, its, min(1.0, _kindest(m, best, times) / times)),
                 surely=_leads(best, m, benefits, limits),
-                surely_near=lead(mine, its, most / times) < 1 + limits.min_gain,
+                surely_near=lead(mine, its, most / times) < 1 + needed_gain(best, m, limits),
             )
         )
     return found
@@ -223,7 +225,7 @@ def _why_lost(m: Measurement, chosen: Measurement, benefits: Mapping[str, Benefi
     figure = _figure(m, mine, limits)
     if mine.middle > its.middle:
         gain = mine.middle / its.middle - 1
-        sure = f"not surely more than {limits.min_gain:.0%}"
+        sure = f"not surely more than {needed_gain(m, chosen, limits):.0%}"
         return f"{figure}: {gain:.1%} better, {sure}; ties go to the {_virtue(m, chosen)}"
     if not mine.middle:  # an older record without this figure
         return f"{figure}: worse than the selected"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from edgekit.bench.record import Conditions, Latency, Measurement, Settings, Start
 from edgekit.errors import NoUsableArtifact, UsageError
+from edgekit.score import needed_gain
 from edgekit.selection import Limits, Selection, score_terms, select, standings, why_not
 
 MIB = 2**20
@@ -85,6 +86,25 @@ def test_ties_go_to_the_more_accurate():
     selection = select(rows, Limits())
     assert selection.artifact == "flash-b"
     assert "ties go to the more accurate" in _reason(selection, "flash-a")
+
+
+@pytest.mark.parametrize(
+    ("one_ms", "two_ms", "threads"), [(0.0192, 0.0184, 1), (0.022, 0.0184, 1), (0.024, 0.0184, 2), (1.92, 1.84, 2)]
+)
+def test_further_threads_must_gain_more_than_their_handing_over_may_cost_another_day(one_ms, two_ms, threads):
+    """5 µs a thread: nothing beside 2 ms, a quarter of 20 µs."""
+    rows = [_row(latency=_latency(ms, spread=0.001), threads=n) for ms, n in ((one_ms, 1), (two_ms, 2))]
+    selection = select(rows, Limits())
+    assert selection.settings.threads == threads
+    if one_ms < 0.02:
+        assert "not surely more than 27%" in selection.rejections[0].reason
+    assert standings(rows, Limits())[1].surely == (threads == 2)
+
+
+def test_what_further_threads_gain_too_little_over_is_no_excuse_for_a_slower_artifact():
+    rows = [_row(p50=0.022), _row("flash", p50=0.0192), _row("flash", p50=0.0184, threads=2)]
+    rows = [msgspec.structs.replace(row, latency=_latency(row.latency.p50_ms, spread=0.001)) for row in rows]
+    assert select(rows, Limits()).artifact == "flash"
 
 
 def test_ties_go_to_fewer_threads():
@@ -208,7 +228,7 @@ ROWS = st.lists(
             peak_memory_bytes=peak * MIB,
         ),
         st.sampled_from(["standard", "flash-a", "flash-b"]),
-        st.floats(0.1, 1000),
+        st.floats(0.01, 1000),
         st.floats(0, 0.5),
         st.sampled_from([1, 2, 4]),
         st.one_of(st.none(), st.floats(0.5, 1.0)),
@@ -246,7 +266,7 @@ def test_nothing_usable_is_surely_faster_than_the_selected(rows):
         r for r in rows if r.artifact == selection.artifact and r.settings.threads == selection.settings.threads
     )
     best = min(rows, key=lambda row: row.latency.p50_ms)
-    assert chosen.latency.p50_low_ms <= best.latency.p50_high_ms * (1 + limits.min_gain) * (1 + 1e-9)
+    assert chosen.latency.p50_low_ms <= best.latency.p50_high_ms * (1 + needed_gain(best, chosen, limits)) * (1 + 1e-9)
 
 
 def _paired(artifact: str, p50: float, load: list[float], *, threads: int = 1, ratio: float = 1.0):
