@@ -221,10 +221,10 @@ def test_real_time_work_is_accounted_off_even_when_it_is_cancelled_or_refused(en
     cancelled.cancel()
     with pytest.raises(Refused):
         lane.submit(Job(inputs=x(), done=lambda _: None, deadline_ms=1e-6))
-    assert not precedence._is_free.is_set()
+    assert not precedence.is_free
     held.let_go()
     assert lane.close(10)
-    assert precedence._is_free.is_set()
+    assert precedence.is_free
 
 
 def test_a_lane_is_swapped_under_load_without_a_failed_request(engine, make_lane):

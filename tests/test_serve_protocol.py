@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from edgekit.errors import EdgekitError, InputError, RequestError
 from edgekit.manifest import TensorSpec
 from edgekit.serve import protocol
-from edgekit.serve.exchange import aligned_body
+from edgekit.serve.exchange import LEAST_BYTES, Buffers
 from edgekit.serve.layout import DATATYPES, DTYPES, KNOWN, Layouts
 from edgekit.serve.protocol import InferenceRequest, encode_response, error_body
 from edgekit.serve.signature import Signature
@@ -62,9 +63,41 @@ def test_a_binary_input_is_a_view_of_the_body():
 
 def test_a_body_from_the_socket_puts_its_first_tensor_on_a_64_byte_boundary():
     for head in (0, 1, 63, 117):
-        view = aligned_body(500, head)
+        view = Buffers().take(500, head)
         assert len(view) == 500
         assert (np.frombuffer(view[head:], np.uint8).ctypes.data % 64) == 0
+
+
+def address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+def test_memory_is_used_again_once_nothing_looks_at_it():
+    buffers = Buffers()
+    first = buffers.take(LEAST_BYTES, 5)
+    array = np.frombuffer(first, np.uint8)[100:200].reshape(10, 10)  # a view of a view of a view
+    where = address(first)
+    del first
+    second = buffers.take(LEAST_BYTES, 5)
+    assert address(second) != where
+    del array
+    assert address(buffers.take(LEAST_BYTES, 5)) == where
+    assert len(buffers.take(LEAST_BYTES - 100, 0)) == LEAST_BYTES - 100
+
+
+def test_memory_in_use_is_no_ones_else_whatever_is_asked_for():
+    buffers, chance = Buffers(most_bytes=1_000_000), random.Random(0)
+    held: list[tuple[memoryview, int]] = []
+    for number in range(2000):
+        size = chance.choice((10, LEAST_BYTES, 100_000, 300_000, 2_000_000))
+        view = buffers.take(size, chance.randrange(100))
+        assert len(view) == size
+        view[0] = view[-1] = number % 256
+        held.append((view, number % 256))
+        if len(held) > 12:
+            held.pop(chance.randrange(12))
+        assert all(view[0] == view[-1] == mark for view, mark in held)
+        assert sum(one.size for one in buffers._kept) <= 1_000_000
 
 
 def test_a_tensor_that_lies_unaligned_is_copied_to_where_kernels_may_load_it():
@@ -72,7 +105,7 @@ def test_a_tensor_that_lies_unaligned_is_copied_to_where_kernels_may_load_it():
     both = Signature(inputs=specs, outputs=(specs[1],), axes={})
     odd = {"name": "b", "shape": [3], "datatype": "BOOL", "parameters": {"binary_data_size": 3}}
     raw, head = body(odd, binary_tensor(), binary=b"\1\0\1" + X.tobytes())
-    view = aligned_body(len(raw), head)
+    view = Buffers().take(len(raw), head)
     view[:] = raw
     inputs = decode_request(view, head, both).inputs
     assert inputs["x"].flags.aligned

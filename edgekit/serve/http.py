@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import cast
 
 from edgekit.errors import RequestError
-from edgekit.serve.exchange import App, Request, Response, aligned_body, error_response, parse_head
+from edgekit.serve.exchange import App, Buffers, Request, Response, error_response, parse_head
 from edgekit.serve.shared import user_of
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class HttpServer:
         self.app = app
         self.max_request_bytes, self.max_connections = max_request_bytes, max_connections
         self.connections: set[Connection] = set()
+        self.buffers = Buffers()
         self.errors: dict[int, int] = {}
         self.is_draining = False
         self._credentials = None if token is None else f"Bearer {token}".encode()
@@ -188,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             request = parse_head(bytes(self._view[:end]))
             length = self._server.check(request)
-            body = aligned_body(length, request.int_header(b"inference-header-content-length") or 0)
+            body = self._server.buffers.take(length, request.int_header(b"inference-header-content-length") or 0)
         except RequestError as error:
             self._refuse(error.status, str(error))
             return

@@ -177,8 +177,7 @@ class Lane:
     def _answer_here(self, job: Job) -> None:
         """On the thread that submitted it, which has the turn."""
         try:
-            if self._is_in_time(job):
-                self._answer([job], job.later or at_once)
+            self._answer([job], job.later or at_once)
         except Exception:  # as on the lane's own thread: it ends the lane
             logger.exception("%s: a fault that no session is known to raise", self.model)
             self._shut()

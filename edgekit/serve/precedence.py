@@ -41,16 +41,19 @@ class Precedence:
         self._clock = clock
         self._lock = threading.Lock()
         self._under_way = 0
-        self._is_free = threading.Event()
-        self._is_free.set()
+        self._free, self._waiting = threading.Condition(self._lock), 0
         self._running: dict[int, _Pauses] = {}
+
+    @property
+    def is_free(self) -> bool:
+        """No real-time request is under way."""
+        return self._under_way == 0
 
     def enter(self) -> None:
         """A real-time request has arrived."""
         with self._lock:
             self._under_way += 1
             if self._under_way == 1:
-                self._is_free.clear()
                 for pid in self._running:
                     self._pause(pid)
 
@@ -59,13 +62,17 @@ class Precedence:
         with self._lock:
             self._under_way -= 1
             if self._under_way == 0:
-                self._is_free.set()
+                if self._waiting:
+                    self._free.notify_all()
                 for pid in self._running:
                     self._resume(pid)
 
     def give_way(self, at_most_s: float = YIELD_S) -> None:
         """Called by tolerant lanes before each inference."""
-        self._is_free.wait(at_most_s)
+        with self._lock:
+            self._waiting += 1
+            self._free.wait_for(lambda: self.is_free, at_most_s)
+            self._waiting -= 1
 
     def begin(self, pid: int) -> None:
         """A tolerant inference runs in this child of ours from now on, paused while there is real-time work."""

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from edgekit.errors import RequestError
-from edgekit.serve.exchange import aligned_body
+from edgekit.serve.exchange import Buffers
 from edgekit.serve.parameters import Place
 
 FOLDER = Path("/dev/shm")
@@ -47,7 +47,7 @@ class SharedMemory:
     """The regions that clients have registered. Used on the server's loop alone."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
-        self._folder = folder
+        self._folder, self._buffers = folder, Buffers()
         self._regions: dict[str, _Region] = {}
 
     def register(self, name: str, body: bytes | memoryview, user: int | None) -> None:
@@ -103,7 +103,7 @@ class SharedMemory:
     def read(self, place: Place, user: int | None) -> memoryview:
         """A copy, aligned for tensors. Raises RequestError."""
         region = self._within(place, user)
-        buffer = aligned_body(place.size_bytes, 0)
+        buffer = self._buffers.take(place.size_bytes, 0)
         if os.preadv(region.fd, [buffer], region.offset + place.offset) != place.size_bytes:
             raise RequestError(400, f"shared memory region '{place.region}' has become shorter")
         return buffer
