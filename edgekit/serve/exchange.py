@@ -66,7 +66,7 @@ class _Head:
     def __init__(self) -> None:
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
-        self.parser = httptools.HttpRequestParser(self)
+        self.parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self.keep_alive = False
 
     def on_url(self, url: bytes) -> None:
@@ -76,20 +76,24 @@ class _Head:
         self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        assert self.parser is not None
         self.keep_alive = self.parser.should_keep_alive()  # a message without a body is forgotten right after this
 
 
 def parse_head(head: bytes) -> Request:
     """The request line and headers of `head`, which ends in an empty line. Raises RequestError (400)."""
     parts = _Head()
+    assert parts.parser is not None
     try:
         parts.parser.feed_data(head)
     except httptools.HttpParserUpgrade:
         pass  # an offer to switch protocols may be ignored (RFC 9110, 7.8)
     except httptools.HttpParserError as e:
         raise RequestError(400, f"not HTTP/1.1: {e}") from e
+    finally:
+        method = parts.parser.get_method().decode()
+        parts.parser = None  # each knows the other: else every request would be work for the garbage collector
     path = parts.url.partition(b"?")[0].decode("latin-1")
-    method = parts.parser.get_method().decode()
     return Request(method=method, path=path, headers=parts.headers, keep_alive=parts.keep_alive)
 
 
