@@ -19,6 +19,7 @@ from edgekit.serve import lane as lanes
 from edgekit.serve.engine import Engine
 from edgekit.serve.job import Answer, Job, LaneClosed, Outcome, at_once
 from edgekit.serve.lane import Lane
+from edgekit.serve.precedence import Precedence
 from edgekit.serve.signature import signature_of
 from tests.daemons import wait_for
 
@@ -32,7 +33,7 @@ HERE = threading.get_ident()
 class Noted:
     """A lane whose session notes the threads that it runs on, and can be told to wait or to fail."""
 
-    def __init__(self, path: Path, *, is_anywhere: bool = True) -> None:
+    def __init__(self, path: Path, *, is_anywhere: bool = True, precedence: Precedence | None = None) -> None:
         model = Model(name="m", version="1", task="tensors", source=Source(file="x", sha256="0", size_bytes=0))
         session = open_session(path, SessionSettings())
         self.lane = Lane(
@@ -43,6 +44,7 @@ class Noted:
             signature=signature_of(model, session.inputs, session.outputs, overrides={}),
             recorder=None,
             is_anywhere=is_anywhere,
+            precedence=precedence,
         )
         self.lane.warm_up()
         self.threads: list[int] = []
@@ -94,8 +96,9 @@ def make(path: Path) -> Iterator[Callable[..., Noted]]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch) -> None:
-    """On a busy machine the shortest inference may take 20 ms now and then."""
+    """On a busy machine the shortest inference may take 20 ms now and then, and giving way last long."""
     monkeypatch.setattr(lanes, "SHORT_MS", 1000.0)
+    monkeypatch.setattr(Precedence.give_way, "__defaults__", (5.0,))
 
 
 def test_who_may_be_held_up_answers_a_free_lane_itself(make):
@@ -189,6 +192,44 @@ def test_an_embedding_program_answers_itself(make):
     engine.add("m", "1").lane = noted.lane
     assert engine.infer("m", X).outputs["y"].tolist() == [-1, -1]
     assert noted.threads == [HERE]
+
+
+def test_who_asks_within_an_inference_is_refused_since_it_would_wait_for_itself(make):
+    """A signal handler, say, that asks while its thread is in an inference."""
+    noted = make()
+    refused: list[str] = []
+
+    def again() -> None:
+        noted.before = lambda: None
+        with pytest.raises(RequestError, match="within its own inference") as caught:
+            noted.lane.submit(Job(inputs=X, done=lambda _: None, later=at_once))
+        refused.append(str(caught.value))
+
+    noted.before = again
+    assert isinstance(noted.ask(later=at_once), Answer)
+    assert len(refused) == 1
+    assert isinstance(noted.ask(later=at_once), Answer)
+
+
+def test_a_tolerant_request_is_left_to_the_lanes_thread(make):
+    noted = make()
+    noted.ask(later=at_once, is_tolerant=True)
+    assert noted.threads != [HERE]
+
+
+def test_tolerant_work_that_gives_way_holds_up_nobody(path):
+    """It waits before its turn, not in it: else real-time requests would queue behind who waits for them."""
+    precedence = Precedence()
+    noted = Noted(path, precedence=precedence)
+    precedence.enter()  # somebody's real-time request, in another lane
+    answered = threading.Event()
+    noted.lane.submit(Job(inputs=X, done=lambda _: answered.set(), is_tolerant=True))
+    assert wait_for(lambda: noted.lane._line.is_empty)
+    assert isinstance(noted.ask(later=at_once), Answer)
+    assert noted.threads == [HERE]
+    precedence.leave()
+    assert answered.wait(10)
+    assert noted.lane.close(10)
 
 
 # Over HTTP

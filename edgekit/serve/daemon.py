@@ -147,7 +147,7 @@ class Daemon:
         )
 
     def _note_failure(self, model: str, how: str, is_given_up: bool) -> None:
-        """On a lane's thread, after the failure was counted on disk."""
+        """On the thread that answers, after the failure was counted on disk."""
         self._voice.event("runtime-failed", f"{model}: {how}", given_up=is_given_up)
         if is_given_up:
             asyncio.run_coroutine_threadsafe(self._upkeep.apply_again(), self._loop)
@@ -155,10 +155,12 @@ class Daemon:
     def _end_stuck(self, why: str) -> None:
         """A runtime that hangs in our own process: say so, and leave the rest to the supervisor."""
         logger.error("%s; ending, so that another daemon can start", why)
-        self._voice.event("stuck", why)
-        self._notifier.stopping(why)
-        self._voice.stop("stuck", in_haste=True)
-        _exit_now(5)
+        try:
+            self._voice.event("stuck", why)
+            self._notifier.stopping(why)
+            self._voice.stop("stuck", in_haste=True)
+        finally:
+            _exit_now(5)
 
     async def _reload(self) -> str:
         """Raises as `Upkeep.reload`; told either way."""
@@ -240,7 +242,7 @@ class Daemon:
         self._stop.set()
 
     def _die_on_the_loop(self) -> None:
-        """Called on a lane's thread when it has ended by a fault."""
+        """Called on the thread that answered when it has met a fault."""
         self._loop.call_soon_threadsafe(self._end_by_fault)
 
     def _end_by_fault(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import logging
 import socket
 import ssl
@@ -33,6 +34,7 @@ IDLE_S = 75.0
 LINGER_S = 2.0
 OPEN_PATHS = frozenset(("/v2/health/live", "/v2/health/ready"))
 """Answered without the token: supervisors have none."""
+_numbers = itertools.count(1)
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -138,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self._cancel: Callable[[], None] | None = None
         self._user: tuple[int | None] | None = None
         self.deadline_s = server.loop.time() + IDLE_S
+        self._number = next(_numbers)
 
     @property
     def is_idle(self) -> bool:
@@ -211,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request
         assert request is not None
         request.body = body
-        request.user, request.connection = self._ask_user, id(self)
+        request.user, request.connection = self._ask_user, self._number
         self._body = None
         self._is_busy = True
         self.deadline_s = float("inf")

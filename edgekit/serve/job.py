@@ -47,6 +47,11 @@ def at_once(work: Callable[[], None]) -> None:
     work()
 
 
+def ended_by_a_fault(model: str) -> RequestError:
+    """What the clients hear of whoever answers for a model, and met what it knows nothing of."""
+    return RequestError(500, f"{model}: the inference thread ended by a fault; see the daemon's log")
+
+
 @dataclass(slots=True, kw_only=True)
 class Job:
     """`done` is called once, on the thread that answers, unless the job is cancelled first."""
@@ -79,6 +84,14 @@ class Job:
     def kind(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Jobs of one kind fit into one batch."""
         return tuple((name, array.shape[1:]) for name, array in sorted(self.inputs.items()))
+
+    def parts(self, batching: object | None) -> int:
+        """Of how many items it is in a lane that batches; elsewhere it is one."""
+        return self.items if batching is not None else 1
+
+    def part_bytes(self, batching: object | None) -> int:
+        """The size of each of its parts."""
+        return self.size_bytes // self.parts(batching)
 
     def cancel(self) -> None:
         """Nobody waits any more: if it has not begun it never will."""

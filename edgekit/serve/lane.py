@@ -3,8 +3,7 @@
 What waits is ordered by priority, then by arrival. A request that cannot meet its deadline is refused when it comes,
 with the numbers, and again when its turn comes; it is never queued to die.
 
-To hand a job to another thread and the answer back takes two wake-ups, 40 µs each on a small virtual machine: where
-nobody else waits, a short inference is run by the thread that brings it.
+Handing a job over and its answer back takes two wake-ups: where nobody waits, who brings a short one runs it.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from edgekit.serve.accounts import Accounts
 from edgekit.serve.batching import Batching, Window, gather
 from edgekit.serve.cache import ResultCache
 from edgekit.serve.inference import run_jobs
-from edgekit.serve.job import Answer, Job, LaneClosed, Later, Line, at_once
+from edgekit.serve.job import Answer, Job, LaneClosed, Later, Line, at_once, ended_by_a_fault
 from edgekit.serve.layout import Layouts
 from edgekit.serve.metrics import LaneCounts
 from edgekit.serve.pace import Pace, Refused
 from edgekit.serve.precedence import Precedence, lower_this_thread
 from edgekit.serve.sequences import Sequences
 from edgekit.serve.signature import Signature
+from edgekit.serve.turn import Turn
 from edgekit.serve.warming import warm
 from edgekit.serve.warmth import Warmth
 
@@ -84,14 +84,14 @@ class Lane:
         self._accounts = Accounts(model=model, lane=name, artifact=artifact, counts=self.counts, recorder=recorder)
         self.on_death: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Lane, str], None] = lambda _lane, _how: None
-        "Its runtime failed; called on the lane's thread."
+        "Its runtime failed; called on the thread that answers."
         self.on_answer: Callable[[Lane, Job, Mapping[str, np.ndarray]], None] | None = None
         "Sees every answer after it has left."
         self.mark: Mark | None = None
         self.answered_s = monotonic()
         self.running_since_s: float | None = None
         self._precedence, self._is_lowered, self._is_anywhere = precedence, is_lowered, is_anywhere
-        self._line, self._gate, self._turn = Line(), threading.Lock(), threading.Lock()
+        self._line, self._gate, self._turn = Line(), threading.Lock(), Turn()
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"infer-{model}-{name}", daemon=True)
 
@@ -108,19 +108,24 @@ class Lane:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queue a job whose inputs hold to the signature, or answer it here and now. Raises LaneClosed, Refused."""
+        """Queue a job whose inputs hold to the signature, or answer it here and now.
+
+        Raises LaneClosed, Refused, and RequestError on the thread that has the turn: it would wait for itself.
+        """
+        if job.later is not None and self._turn.is_mine:
+            raise RequestError(500, f"{self.model} is asked for within its own inference")
         with self._gate:  # a job put behind the end of the line would wait for ever
             if self._is_closed:
                 raise LaneClosed(self.model)
             try:
-                job.cost_ms = self.pace.admit(self._item_bytes(job), job.deadline_ms, self._items(job))
+                job.cost_ms = self.pace.admit(job.part_bytes(self.batching), job.deadline_ms, job.parts(self.batching))
             except Refused:
                 self.refuse(rejected=1)
                 raise
             if self._precedence is not None and not job.is_tolerant:
                 self._precedence.enter()
-            is_here = self._is_anywhere and job.later is not None and 0 < job.cost_ms <= SHORT_MS
-            is_here = is_here and self._line.is_empty and self._turn.acquire(blocking=False)
+            is_here = self._is_anywhere and job.later is not None and not job.is_tolerant
+            is_here = is_here and 0 < job.cost_ms <= SHORT_MS and self._line.is_empty and self._turn.take(0)
             if not is_here:
                 self._line.put(job)
         if is_here:
@@ -132,7 +137,7 @@ class Lane:
 
     def recall(self, fingerprint: bytes) -> Answer | None:
         """What this lane answered to these inputs before, counted as a hit; None when it does not know any more."""
-        outputs = self.cache.get(self.producer, fingerprint) if self.cache is not None else None
+        outputs = cache.get(self.producer, fingerprint) if (cache := self.cache) is not None else None
         if outputs is None:
             return None
         self._accounts.hit()
@@ -141,11 +146,12 @@ class Lane:
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued, free the session; False when the thread is still in an inference after `timeout_s`."""
         self._shut()
+        end_s = monotonic() + timeout_s
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        if self._thread.is_alive() or not self._turn.acquire(timeout=timeout_s):
+        if self._thread.is_alive() or not self._turn.take(max(0.0, end_s - monotonic())):
             return False
-        self._turn.release()
+        self._turn.leave()
         self.session.close()
         return True
 
@@ -161,9 +167,9 @@ class Lane:
         try:
             while (job := self._line.next()) is not None:
                 jobs = [job]
+                if job.is_tolerant and self._precedence is not None:
+                    self._precedence.give_way()
                 with self._turn:
-                    if job.is_tolerant and self._precedence is not None:
-                        self._precedence.give_way()
                     if self.window is not None and job.step is None:
                         gather(self._line, jobs, self.window, self._slack_ms)
                     self._answer([job for job in jobs if not job.is_cancelled and self._is_in_time(job)])
@@ -177,26 +183,22 @@ class Lane:
     def _answer_here(self, job: Job) -> None:
         """On the thread that submitted it, which has the turn."""
         try:
+            if self.window is not None and job.step is None:
+                self.window.close(job.items, 0, waited_ms=0.0, slack_ms=1e9)
             self._answer([job], job.later or at_once)
         except Exception:  # as on the lane's own thread: it ends the lane
             logger.exception("%s: a fault that no session is known to raise", self.model)
             self._shut()
-            job.done(self._fault())
+            job.done(ended_by_a_fault(self.model))
             self.on_death()
         finally:
-            self._turn.release()
+            self._turn.leave()
             self._leave(job)
 
     def _slack_ms(self, job: Job, held: int) -> float:
         assert job.deadline_ms is not None
         age_ms = (perf_counter() - job.submitted_s) * 1e3
-        return job.deadline_ms - age_ms - held * self.pace.mean_ms(self._item_bytes(job))
-
-    def _items(self, job: Job) -> int:
-        return job.items if self.batching is not None else 1
-
-    def _item_bytes(self, job: Job) -> int:
-        return job.size_bytes // self._items(job)
+        return job.deadline_ms - age_ms - held * self.pace.mean_ms(job.part_bytes(self.batching))
 
     def _leave(self, job: Job) -> None:
         self.pace.leave(job.cost_ms)
@@ -206,7 +208,9 @@ class Lane:
     def _is_in_time(self, job: Job) -> bool:
         """False, and the job is refused, when its turn came too late."""
         waited_ms = (perf_counter() - job.submitted_s) * 1e3
-        late = self.pace.why_late(self._item_bytes(job), job.deadline_ms, self._items(job), waited_ms=waited_ms)
+        late = self.pace.why_late(
+            job.part_bytes(self.batching), job.deadline_ms, job.parts(self.batching), waited_ms=waited_ms
+        )
         if late is not None:
             self.refuse(rejected=1)
             job.done(Refused(late))
@@ -229,10 +233,10 @@ class Lane:
             if self.mark is not None:
                 self.mark.down()
         infer_ms = (perf_counter() - started_s) * 1e3
-        items = sum(self._items(job) for job in jobs)
+        items = sum(job.parts(self.batching) for job in jobs)
         pause_s, self.answered_s = monotonic() - self.answered_s - infer_ms / 1e3, monotonic()
         if not self.batching:
-            self.warmth.learn(pause_s, infer_ms, self.pace.mean_ms(self._item_bytes(jobs[0])))
+            self.warmth.learn(pause_s, infer_ms, self.pace.mean_ms(jobs[0].part_bytes(self.batching)))
         for job, outputs in zip(jobs, answers, strict=True):
             job.done(
                 Answer(
@@ -275,18 +279,18 @@ class Lane:
         for job, outputs in zip(jobs, answers, strict=True):
             if job.is_probe:
                 continue
-            self.pace.learn(self._item_bytes(job), infer_ms / items)
-            if job.fingerprint is not None and self.cache is not None:
-                self.cache.put(self.producer, job.fingerprint, outputs)
+            self.pace.learn(job.part_bytes(self.batching), infer_ms / items)
+            if job.fingerprint is not None and (cache := self.cache) is not None:
+                cache.put(self.producer, job.fingerprint, outputs)
             queue_ms = (started_s - job.submitted_s) * 1e3
             self._accounts.observe(queue_ms=queue_ms, infer_ms=infer_ms, items=items)
-            if self.on_answer is not None:
-                self.on_answer(self, job, outputs)
+            if (on_answer := self.on_answer) is not None:
+                on_answer(self, job, outputs)
 
     def _die(self, jobs: Sequence[Job]) -> None:
         """The thread ends by a fault that no session is known to raise: fail what waits, so that no client hangs."""
         self._shut()
-        failure = self._fault()
+        failure = ended_by_a_fault(self.model)
         waiting = list(jobs)
         while (job := self._line.next()) is not None:
             waiting.append(job)
@@ -294,6 +298,3 @@ class Lane:
             self._leave(job)
             job.done(failure)
         self.on_death()
-
-    def _fault(self) -> RequestError:
-        return RequestError(500, f"{self.model}: the inference thread ended by a fault; see the daemon's log")

@@ -49,7 +49,7 @@ class Loader:
     on_progress: Callable[[str], None] = lambda _: None
     on_death: Callable[[], None] = lambda: None
     on_failure: Callable[[str, str, bool], None] = lambda *_: None
-    "(model, how, whether it is given up); called on a lane's thread."
+    "(model, how, whether it is given up); called on the thread that answers."
     ledger: Ledger | None = None
     stuck_s: float = 10.0
     plans: dict[tuple[str, str], Plan] = field(default_factory=dict)

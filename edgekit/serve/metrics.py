@@ -13,7 +13,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class LaneCounts:
-    """Since start. Written by the lane's thread and the server's."""
+    """Since start. Written by the threads that answer and the server's."""
 
     def __init__(self, batches: Mapping[str, int] | None = None) -> None:
         """`batches`: inferences by the reason that their batch was closed for, counted elsewhere."""

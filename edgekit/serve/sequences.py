@@ -28,7 +28,7 @@ class _State:
 
 
 class Sequences:
-    """The open sequences of one lane, used by its thread alone.
+    """The open sequences of one lane, used by who has its turn.
 
     `specs` are the model's inputs, `state` maps an input to the output that feeds it at the next step.
     """

@@ -40,7 +40,7 @@ class Shadow:
         self._rng = rng or random.Random()
 
     def offer(self, lane: Lane, job: Job, outputs: Mapping[str, np.ndarray]) -> None:
-        """After the answer is on its way, on its lane's thread. Sequences are left out: their state is one lane's."""
+        """After the answer is on its way, on its thread. Sequences are left out: their state is one lane's."""
         if job.step is not None or self._rng.random() >= self._share or self._is_quiet():
             return
         if self.reference.pace.is_busy or not self.reference.takes(job, lane):  # what is asked for goes first

@@ -16,7 +16,7 @@ _ENOUGH, _KEPT = 5, 15
 
 
 class Warmth:
-    """Of one lane. Thread-safe enough: written by the lane's thread, read by the upkeep."""
+    """Of one lane. Thread-safe enough: written by who answers, read by the upkeep."""
 
     def __init__(self) -> None:
         self._ratios: dict[float, deque[float]] = {pause: deque(maxlen=_KEPT) for pause in PAUSES_S}
