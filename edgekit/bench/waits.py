@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 _MOST_THREADS = 64
 _WORKS = 0.2
@@ -47,13 +49,31 @@ class Waits:
         self.close()
 
 
-def waited_ms(before: Line | None, after: Line | None) -> float:
-    """What every thread that worked waited at least: then nobody made progress for the others meanwhile.
+class Span(NamedTuple):
+    """What the kernel told before and after something that took so long; None: it does not tell."""
 
-    Of a single working thread that is all of its waiting; of several it is rather too little than too much.
+    before: Line | None
+    after: Line | None
+    took_ms: float
+
+
+def shared_waits_ms(spans: Sequence[Span]) -> list[float]:
+    """For how long of each span, at least, all threads that work waited at once: then nobody made progress.
+
+    Of a single working thread that is all of its waiting. Of several, waits overlap by no less than what their sum
+    exceeds the span by for all but one: two that take turns on one CPU wait for each other, and nothing is lost.
+    Which threads work is told by all spans together, since the kernel counts what one does elsewhere with a delay.
     """
-    if before is None or after is None:
-        return 0.0
-    spans = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)]
-    most = max(ran for ran, _ in spans)
-    return min(waited for ran, waited in spans if ran >= _WORKS * most) / 1e6
+    told = [(span.before, span.after, span.took_ms) if span.before and span.after else None for span in spans]
+    known = [one for one in told if one is not None]
+    if not known:
+        return [0.0] * len(spans)
+    threads = range(len(known[0][0]))
+    ran = [sum(after[i][0] - before[i][0] for before, after, _ in known) for i in threads]
+    working = [i for i in threads if ran[i] >= _WORKS * max(ran)]
+
+    def shared(before: Line, after: Line, took_ms: float) -> float:
+        waits = [min(took_ms, (after[i][1] - before[i][1]) / 1e6) for i in working]
+        return max(0.0, sum(waits) - (len(waits) - 1) * took_ms)
+
+    return [0.0 if one is None else shared(*one) for one in told]

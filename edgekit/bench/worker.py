@@ -110,29 +110,34 @@ class Worker:
         return say.Times(times_ms=result.times_ms)
 
     def _measure(self, request: say.Measure) -> say.Times:
-        from edgekit.bench.waits import Waits, waited_ms
+        from edgekit.bench.waits import Span, Waits, shared_waits_ms
 
         run, inputs, clock = self._opened().run, self._inputs, time.perf_counter
         times: list[float] = []
-        waits: list[float] = []
+        spans: dict[int, Span] = {}
         end = clock() + request.seconds
         spent = usage()
         with Waits() as line:
-            asked = line.read()
+            asked, asked_at = line.read(), clock()
             while len(times) < request.max_samples:
                 start = clock()
                 run(inputs)
                 stop = clock()
                 times.append((stop - start) * 1000)
-                waits.append(0.0)
                 if times[-1] > _WORTH_ASKING_MS:  # a short query waited for nobody, and asking would disturb the next
-                    before, asked = asked, line.read()
-                    waits[-1] = waited_ms(before, asked)
+                    (before, asked), since, asked_at = (asked, line.read()), asked_at, clock()
+                    spans[len(times) - 1] = Span(before, asked, (asked_at - since) * 1000)
                 if stop >= end and len(times) > 1:  # the first is the one after idle, so one more
                     break
         after = usage()
         used = (after[0] - spent[0], after[1] - spent[1], after[2] - spent[2]) if spent and after else None
-        return say.Times(times_ms=tuple(times), waits_ms=tuple(waits), usage=used)
+        waits = dict(zip(spans, shared_waits_ms(list(spans.values())), strict=True))
+        for i in waits:
+            if i and i - 1 not in waits:  # those before may have waited a part of it, and none of them took longer
+                waits[i] = min(waits[i], times[i] - _WORTH_ASKING_MS)
+        return say.Times(
+            times_ms=tuple(times), waits_ms=tuple(waits.get(i, 0.0) for i in range(len(times))), usage=used
+        )
 
     def _load(self, request: say.Load) -> say.Loaded:
         from edgekit.bench import load
