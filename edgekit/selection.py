@@ -187,11 +187,12 @@ def standings(measurements: Sequence[Measurement], limits: Limits) -> list[Stand
     for m in ordered[1:]:
         times, _, most = speed_up(m, best)
         mine, its = benefits[best.candidate], benefits[m.candidate]
+        extra = (1 + needed_gain(best, m, limits)) / (1 + limits.min_gain)  # what the leader's further threads owe
         found.append(
             Standing(
                 candidate=m.candidate,
-                behind=lead(mine, its, 1.0),
-                behind_at_best=lead(mine, its, min(1.0, _kindest(m, best, times) / times)),
+                behind=lead(mine, its, 1.0) / extra,
+                behind_at_best=lead(mine, its, min(1.0, _kindest(m, best, times) / times)) / extra,
                 surely=_leads(best, m, benefits, limits),
                 surely_near=lead(mine, its, most / times) < 1 + needed_gain(best, m, limits),
             )

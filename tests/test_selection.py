@@ -98,7 +98,10 @@ def test_further_threads_must_gain_more_than_their_handing_over_may_cost_another
     assert selection.settings.threads == threads
     if one_ms < 0.02:
         assert "not surely more than 27%" in selection.rejections[0].reason
-    assert standings(rows, Limits())[1].surely == (threads == 2)
+    second = standings(rows, Limits())[1]
+    assert second.surely == (threads == 2)
+    assert (second.behind > 1.03) == (threads == 2), "who may still be chosen is not put out of a search"
+    assert (second.behind_at_best > 1.03) == (threads == 2)
 
 
 def test_what_further_threads_gain_too_little_over_is_no_excuse_for_a_slower_artifact():

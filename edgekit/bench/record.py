@@ -187,7 +187,7 @@ class Standing(_Record, frozen=True, kw_only=True):
 
     candidate: str
     behind: float
-    "How many times better the leader is; 1 for the leader itself."
+    "How many times better the leader is, less what its further threads owe; 1 for the leader itself."
     behind_at_best: float
     "The same in the round that was kindest to it."
     surely: bool
