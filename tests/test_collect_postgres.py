@@ -190,6 +190,16 @@ def test_a_site_belongs_to_one_collector_at_a_time(
     Postgres(address, sites=wanted).close()
 
 
+def test_a_collector_that_has_left_or_was_refused_is_in_nobodys_way(address: str) -> None:
+    """Not even for the moment in which the server has not noticed yet that its session is over."""
+    for _ in range(30):
+        holder = Postgres(address, sites=["north"])
+        with pytest.raises(ConfigError):
+            Postgres(address, sites=["south", "north"])
+        Postgres(address, sites=["south"]).close()
+        holder.close()
+
+
 def test_collectors_of_different_sites_do_not_meet(address: str) -> None:
     both = [Postgres(address, sites=[site]) for site in ("north", "south")]
     assert [history.next_number for history in both] == [1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -42,6 +43,18 @@ def nobodys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server = Sshd(tmp_path_factory.mktemp("sshd"), BECOME_NOBODY)
     yield server
     server.close()
+
+
+@pytest.fixture(autouse=True)
+def _alone_with_sudo() -> Iterator[None]:
+    """What one of these tests lets nobody do, another one beside it would be let as well."""
+    with contextlib.ExitStack() as held:
+        if sys.platform == "linux":  # else these tests are skipped anyway
+            import fcntl
+
+            lock = held.enter_context(Path(f"/tmp/edgekit-test-sudo-{os.getuid()}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

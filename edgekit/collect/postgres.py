@@ -75,10 +75,10 @@ class Postgres:
             self._lock(sites)
             self._load(sites)
         except psycopg.Error as e:
-            self._db.close()
+            self.close()
             raise ConfigError(self.path, None, f"cannot be used as a history: {str(e).strip().splitlines()[0]}") from e
         except ConfigError:
-            self._db.close()
+            self.close()
             raise
 
     def device(self, site: str, device: str) -> int:
@@ -203,6 +203,10 @@ class Postgres:
         return True
 
     def close(self) -> None:
+        """End the session. Its locks go first: the server may notice its end when another collector has asked."""
+        with suppress(psycopg.Error):  # the connection may be gone
+            self._db.rollback()
+            self._db.execute("SELECT pg_advisory_unlock_all()")
         self._db.close()
 
     @contextmanager
