@@ -8,7 +8,8 @@ import pytest
 
 from edgekit.config import MemoryConfig
 from edgekit.device.tree import Tree
-from edgekit.serve.guard import FRUGAL, NORMAL, REFUSING, SMALL, Guard, MemoryReading, level_of, read_now
+from edgekit.serve import guard as guards
+from edgekit.serve.guard import FRUGAL, NORMAL, REFUSING, SMALL, Guard, MemoryReading, give_back, level_of, read_now
 
 GIB = 2**30
 FINE = MemoryReading(available_bytes=GIB, usable_bytes=2 * GIB, rss_bytes=GIB // 10, pressure_percent=0.0)
@@ -75,3 +76,12 @@ def test_the_kernels_words_are_read(plant):
     assert (reading.available_bytes, reading.rss_bytes, reading.pressure_percent) == (1_048_576_000, 10_485_760, 12.5)
     assert str(reading) == "1000 MiB available, 10 MiB of its own, 12.5 % of the time waiting for memory"
     assert read_now(Tree(root / "nowhere"), None).available_bytes is None
+
+
+def test_malloc_trim_is_looked_up_once():
+    """Each look makes a class, a kilobyte in a cycle, and a reload gives back once or twice."""
+    give_back()
+    before = guards._malloc_trim.cache_info().misses
+    for _ in range(5):
+        give_back()
+    assert guards._malloc_trim.cache_info().misses == before
