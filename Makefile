@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-fleet soak-fleet soak-rollout soak-arm64 bench-select bench-repeat bench-build bench-prune bench-console soak picture clean
+.PHONY: help flash-device torture demo test test-rabbitmq check fix wheel bench-probe bench-serve bench-pauses bench-fleet soak-fleet soak-rollout soak-arm64 bench-select bench-repeat bench-build bench-prune bench-console soak picture clean
 
 help: ## this list
 	@grep -E '^[a-z.][a-z.-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ bench-probe: .venv/.dev ## what `edgekit probe` and `--help` cost beside an empt
 
 bench-serve: .venv/.dev ## the daemon's overhead over a bare session.run, side by side
 	@$(BIN)/python tests/bench/bench_serve.py
+
+bench-pauses: .venv/.dev ## what a thread for every core gains after a pause, kept off its caller's core and not
+	@$(BIN)/python tests/bench/bench_pauses.py
 
 bench-build: .venv/.dev ## the builder beside other quantisers; MODELS="digits minilm" for some, RESULTS=folder to go on later
 	@$(BIN)/python tests/bench/bench_build.py $(MODELS) $(if $(RESULTS),--results $(RESULTS))

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,15 +110,6 @@ def save_counter(folder: Path) -> Path:
 
 def turns(n: int) -> dict[str, np.ndarray]:
     return {"n": np.array(n, np.int64), "x": np.arange(4, dtype=np.float32)}
-
-
-def wait_for(found: Callable[[], object], timeout_s: float = 20.0) -> bool:
-    until = time.monotonic() + timeout_s
-    while not found():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def model(name: str | Path, artifact: str = "standard", more: str = "") -> str:

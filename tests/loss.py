@@ -18,7 +18,8 @@ from edgekit.telemetry.keepalive import PROMISED_RATIO
 from edgekit.telemetry.messages import Birth, Readings
 from edgekit.telemetry.reporter import Recorder, Reporter
 from edgekit.telemetry.watch import Watcher
-from tests.network import QUICK, Proxy, until
+from tests.network import QUICK, Proxy
+from tests.waiting import until
 
 KEEPALIVE_S = 2
 GRAIN_S = 6.0

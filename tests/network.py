@@ -7,24 +7,12 @@ import selectors
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable
 
 from edgekit.telemetry.backoff import BackOff
 
 QUICK = BackOff(first_s=0.05, longest_s=0.3, stable_s=0.5, takeover_s=0.1)
 """For tests: the same shape, in tenths of seconds."""
 _RESET = struct.pack("ii", 1, 0)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    """Wait for a condition; whether it came true."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def free_port() -> int:

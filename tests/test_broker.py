@@ -22,7 +22,7 @@ from edgekit.errors import BrokerError, ConfigError, RuntimeUnavailable, UsageEr
 from edgekit.telemetry.access import Role, User, access_rules, password_file
 from edgekit.telemetry.access_rabbitmq import rabbitmq_definitions
 from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
-from tests.network import until
+from tests.waiting import until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 needs_clients = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")

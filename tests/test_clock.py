@@ -24,7 +24,8 @@ from edgekit.telemetry.recorder import Recorder
 from edgekit.telemetry.reporter import Reporter
 from edgekit.telemetry.stream import Stream
 from edgekit.telemetry.windows import Windows
-from tests.network import QUICK, until
+from tests.network import QUICK
+from tests.waiting import until
 
 NOW = datetime.now(timezone.utc)
 DAY = timedelta(days=1)

@@ -11,9 +11,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,18 +36,10 @@ from edgekit.telemetry.histogram import HistogramBuilder, quantile, relative_err
 from edgekit.telemetry.messages import Histogram, LaneMetrics, Metrics, Received, encode, topic
 from edgekit.telemetry.recording import RecordingWriter, read_recording
 from edgekit.telemetry.watch import Watcher
+from tests.waiting import until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 NOW_S = 1_800_000_000.0
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def latency(values: list[float]) -> Histogram:

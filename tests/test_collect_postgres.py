@@ -6,9 +6,8 @@ import random
 import subprocess
 import sys
 import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
 from edgekit.telemetry.histogram import HistogramBuilder
 from edgekit.telemetry.messages import Histogram, LaneMetrics, Metrics, Received, encode, topic
 from tests.postgres import PostgresServer, find_initdb
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(find_initdb() is None, reason="needs PostgreSQL; to mend it: apt install postgresql")
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
@@ -61,15 +61,6 @@ def address(server: PostgresServer, schema: str) -> str:
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with start_broker(tmp_path / "broker") as running:
         yield running
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-    end_s = time.monotonic() + timeout_s
-    while time.monotonic() < end_s:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def latency(values: list[float]) -> Histogram:

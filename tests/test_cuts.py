@@ -20,7 +20,8 @@ from edgekit.sim.device import Behaviour
 from edgekit.sim.fleet import SimFleet
 from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
 from tests.loss import GRAIN_S, Field
-from tests.network import QUICK, Proxy, until
+from tests.network import QUICK, Proxy
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.broker,

@@ -17,7 +17,7 @@ import pytest
 from edgekit.collect.store import Store
 from edgekit.telemetry.broker import Broker, find_mosquitto, start_broker
 from edgekit.telemetry.outbox_file import OutboxFile
-from tests.network import until
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.broker,

@@ -19,7 +19,8 @@ from edgekit.telemetry.home_assistant import P50_SAMPLES, P99_SAMPLES, SPAN_WIND
 from edgekit.telemetry.link import Link, Opening
 from edgekit.telemetry.messages import Birth, LaneMetrics, Metrics, Readings, Received, Summary, decode
 from edgekit.telemetry.reporter import Recorder, Reporter
-from tests.network import QUICK, until
+from tests.network import QUICK
+from tests.waiting import until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 

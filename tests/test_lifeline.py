@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from edgekit.lifeline import die_with_parent
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere: Linux asks its kernel")
 
@@ -28,6 +28,7 @@ time.sleep(30)
 """
 PARENT = """
 import os, subprocess, sys
+
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid()), *sys.argv[2:]])
 child.wait()
 """
@@ -40,15 +41,6 @@ def is_alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def until(found: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if found():
-            return True
-        time.sleep(0.01)
-    return found()
 
 
 def family(*how: int) -> tuple[subprocess.Popen[str], int]:

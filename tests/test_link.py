@@ -22,7 +22,8 @@ from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.keepalive import KeepAlive, idle_s, wire_keepalive_s
 from edgekit.telemetry.link import Link, LinkState, Opening
 from edgekit.telemetry.messages import Received
-from tests.network import QUICK, free_port, until
+from tests.network import QUICK, free_port
+from tests.waiting import until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 KINDS = [pytest.param("mosquitto", marks=[pytest.mark.broker, needs_mosquitto]), "amqtt"]

@@ -22,7 +22,8 @@ from edgekit.telemetry.access import Role, User
 from edgekit.telemetry.broker import find_mosquitto, start_broker
 from edgekit.telemetry.keepalive import PROMISED_RATIO
 from edgekit.telemetry.watch import Watcher
-from tests.network import QUICK, until
+from tests.network import QUICK
+from tests.waiting import until
 
 DOWN_S = float(os.environ.get("EDGEKIT_LINK_DOWN_S", "0"))
 """`make soak` adds minutes to the cut."""

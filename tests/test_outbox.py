@@ -16,15 +16,7 @@ import pytest
 from edgekit.telemetry.outbox import NOTHING, Outbox
 from edgekit.telemetry.outbox_file import Item
 from edgekit.telemetry.pace import BURST, Pace
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.005)
-    return False
+from tests.waiting import until
 
 
 class Desk:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ from edgekit.telemetry.desired import Desired, Reported, Step
 from edgekit.telemetry.link import Link, Opening
 from edgekit.telemetry.messages import Received, decode, encode, topic
 from tests.torture.small import Guarded, make
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.broker,
@@ -169,15 +170,6 @@ class Stage:
             said = decode("reported", message.payload)
             assert isinstance(said, Reported)
             self.said.append(said)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from edgekit.telemetry.link import Link, Opening
 from edgekit.telemetry.messages import encode, topic
 from tests.pretended_fleet import SITE, PretendedFleet
 from tests.torture.small import make
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.broker,
@@ -82,15 +82,6 @@ def rollout(broker: Broker, tmp_path: Path) -> Callable[..., int]:
 def state_of(tmp_path: Path, release: str, folder: str = "state") -> dict[str, Any]:
     found: dict[str, Any] = json.loads((tmp_path / folder / f"{release}.json").read_text())
     return found
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_an_equal_release_reaches_everyone_wave_by_wave(fleet, rollout, tmp_path: Path, capsys: Capture):

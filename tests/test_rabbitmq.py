@@ -15,8 +15,9 @@ from edgekit.telemetry.connection import Outgoing
 from edgekit.telemetry.link import Link, Opening
 from edgekit.telemetry.messages import Received
 from tests.loss import Field
-from tests.network import QUICK, until
+from tests.network import QUICK
 from tests.rabbit import Cluster, is_installed
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.rabbitmq,

@@ -25,7 +25,8 @@ from edgekit.telemetry.messages import Ack, Birth, Command, Readings, Received, 
 from edgekit.telemetry.outbox import NOTHING
 from edgekit.telemetry.reporter import Recorder, Reporter
 from edgekit.telemetry.watch import Watcher
-from tests.network import QUICK, until
+from tests.network import QUICK
+from tests.waiting import until
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 KINDS = [pytest.param("mosquitto", marks=[pytest.mark.broker, needs_mosquitto]), "amqtt"]

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rollout_stage import Fleet, until
+from tests.rollout_stage import Fleet
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.skipif(not os.environ.get("EDGEKIT_ROLLOUT"), reason="elsewhere: make soak-rollout"),

@@ -25,6 +25,7 @@ from edgekit.runtimes.session import SessionSettings, open_session
 from edgekit.telemetry.broker import find_mosquitto, start_broker
 from edgekit.telemetry.messages import Birth, Metrics, Received, Status, decode
 from edgekit.telemetry.watch import Watcher
+from tests.waiting import until
 
 onnx = pytest.importorskip("onnx", reason="the tiny models of these tests are made with onnx")
 pytest.importorskip("onnxruntime", reason="the sessions of these tests are onnxruntime's")
@@ -159,15 +160,6 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def wait_for(found: Callable[[], object], timeout_s: float = 20.0) -> bool:
-    until = time.monotonic() + timeout_s
-    while not found():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 # tritonclient, unchanged
 
 
@@ -245,13 +237,13 @@ def test_it_listens_at_once_and_is_ready_only_after_warm_up(daemon, slow_model):
     port = free_port()
     run = daemon(slow_model, "--artifact", "standard", "--port", str(port))
     url = f"http://127.0.0.1:{port}/v2/health"
-    assert wait_for(lambda: status_of(f"{url}/live") == 200)
+    assert until(lambda: status_of(f"{url}/live") == 200)
     assert status_of(f"{url}/ready") == 400
     assert status_of(f"http://127.0.0.1:{port}/v2/models/slow/ready") in (400, 404)
     assert "warm:" not in run.err
     run.first_line()
     assert status_of(f"{url}/ready") == 200
-    assert wait_for(lambda: "warm: [900, 900]" in run.err)
+    assert until(lambda: "warm: [900, 900]" in run.err)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
@@ -277,7 +269,7 @@ def test_a_second_signal_ends_it_at_once(daemon, slow_model):
         client.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nContent-Length: 100\r\n\r\n")  # never finished
         time.sleep(0.1)
         run.process.terminate()
-        assert wait_for(lambda: status_of(url) is None)
+        assert until(lambda: status_of(url) is None)
         assert run.process.poll() is None
         run.process.terminate()
         assert run.wait() == 130
@@ -289,7 +281,7 @@ def test_a_second_signal_ends_it_at_once(daemon, slow_model):
 def test_a_signal_while_it_loads_ends_it_in_order(daemon, slow_model, name):
     port = free_port()
     run = daemon(slow_model, "--artifact", "standard", "--port", str(port))
-    assert wait_for(lambda: status_of(f"http://127.0.0.1:{port}/v2/health/live") == 200)
+    assert until(lambda: status_of(f"http://127.0.0.1:{port}/v2/health/live") == 200)
     run.process.send_signal(signal.Signals[name])
     assert run.wait() == 0
     assert f"{name}: drained" in run.err
@@ -302,7 +294,7 @@ def test_a_signal_while_it_loads_another_model_does_not_wait_for_that(daemon, sl
     run.first_line()
     config.write_text(config.read_text() + f'[[model]]\nname = "{slow_model}"\nartifact = "standard"\n')
     run.process.send_signal(signal.SIGHUP)
-    assert wait_for(lambda: "slow: sha256 holds" in run.err)
+    assert until(lambda: "slow: sha256 holds" in run.err)
     run.process.terminate()
     assert run.wait() == 0
     assert "SIGTERM: drained" in run.err
@@ -441,7 +433,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory):
 def watcher(broker) -> Iterator[Watcher]:
     watching = Watcher(MqttConfig(host="127.0.0.1", port=broker.port))
     watching.start()
-    assert wait_for(lambda: watching.connected)
+    assert until(lambda: watching.connected)
     yield watching
     watching.stop()
 
@@ -459,7 +451,7 @@ class Heard:
         return [decode(leaf, m.payload) for m in mine]
 
     def until(self, leaf: str, holds: Callable[..., bool]) -> object:
-        assert wait_for(lambda: any(holds(message) for message in self.all(leaf))), self.all(leaf)
+        assert until(lambda: any(holds(message) for message in self.all(leaf))), self.all(leaf)
         return next(message for message in self.all(leaf) if holds(message))
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from edgekit.errors import RequestError
 from edgekit.serve.client import Client
-from tests.daemons import FOREVER, IMAGE, Run, daemons, model, save_counter, turns, wait_for
+from tests.daemons import FOREVER, IMAGE, Run, daemons, model, save_counter, turns
+from tests.waiting import until
 
 onnx = pytest.importorskip("onnx", reason="the models of these tests are made with onnx")
 pytest.importorskip("onnxruntime", reason="the sessions of these tests are onnxruntime's")
@@ -57,10 +58,10 @@ def test_a_reload_swaps_adds_and_removes_models_without_a_failed_request(start, 
     for thread in threads:
         thread.start()
     run.reload(model("digits", "standard", '[model.tolerant]\nartifact = "int8"\n'))
-    assert wait_for(lambda: "reloaded: serving digits" in run.err), run.err
+    assert until(lambda: "reloaded: serving digits" in run.err), run.err
     time.sleep(0.1)
     run.reload(model("digits", "int8") + model(counter))
-    assert wait_for(lambda: "reloaded: serving digits, counter" in run.err), run.err
+    assert until(lambda: "reloaded: serving digits, counter" in run.err), run.err
     time.sleep(0.1)
     done.set()
     for thread in threads:
@@ -89,8 +90,8 @@ def test_a_configuration_that_does_not_hold_is_refused_and_the_old_goes_on(start
         (model("digits", "standard") + model(tmp_path / "absent.onnx"), "no such file"),
     ):
         run.reload(config)
-        assert wait_for(lambda words=words: words in run.err), run.err
-        assert wait_for(lambda: run.artifact() == "int8")
+        assert until(lambda words=words: words in run.err), run.err
+        assert until(lambda: run.artifact() == "int8")
     assert run.err.count("not reloaded, the configuration of before goes on") == 3
     assert run.client.is_ready()
 
@@ -106,8 +107,8 @@ def test_an_artifact_whose_runtime_keeps_dying_gives_way_to_the_next_candidate(s
         os.kill(worker, signal.SIGKILL)
         with pytest.raises(RequestError, match="was lost"):
             run.artifact()
-        assert wait_for(lambda worker=worker: children(run.process.pid) not in ([], [worker]))
-    assert wait_for(lambda: run.artifact() == "standard"), run.err
+        assert until(lambda worker=worker: children(run.process.pid) not in ([], [worker]))
+    assert until(lambda: run.artifact() == "standard"), run.err
     assert "failed too often of late" in run.err
 
 
@@ -170,7 +171,7 @@ def group() -> Iterator[Path]:
                 folder.rmdir()
             continue
         yield folder
-        assert wait_for(lambda folder=folder: not (folder / "cgroup.procs").read_text())
+        assert until(lambda folder=folder: not (folder / "cgroup.procs").read_text())
         folder.rmdir()
         return
     pytest.skip("needs root and a memory controller that may be written")
@@ -192,12 +193,12 @@ def test_in_a_real_control_group_it_gives_up_step_by_step_and_lives(group, start
 
     first = hold(220)
     try:
-        assert wait_for(lambda: run.gauge("edgekit_memory_level") == 1), run.err
+        assert until(lambda: run.gauge("edgekit_memory_level") == 1), run.err
         assert run.client.infer("digits", IMAGE, priority="tolerant")[1]["artifact"] == "standard"
         second = hold(200)
         try:
-            assert wait_for(lambda: run.gauge("edgekit_memory_level") >= 2), run.err
-            assert wait_for(lambda: "models run their smallest artifact" in run.err)
+            assert until(lambda: run.gauge("edgekit_memory_level") >= 2), run.err
+            assert until(lambda: "models run their smallest artifact" in run.err)
         finally:
             second.communicate()
     finally:

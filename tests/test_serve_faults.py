@@ -20,6 +20,7 @@ import pytest
 
 from edgekit.errors import RequestError, UnreachableError
 from edgekit.serve.client import Client
+from tests.waiting import until
 
 pytest.importorskip("onnxruntime", reason="the artifact that is served runs in onnxruntime")
 pytest.importorskip("httptools", reason="the daemon's HTTP")
@@ -121,15 +122,6 @@ def nobody() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def wait_for(found: Callable[[], object], timeout_s: float = 20.0) -> bool:
-    until = time.monotonic() + timeout_s
-    while not found():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere: the worker is found in Linux's /proc")
 def test_a_clock_that_jumps_years_ahead_and_back_disturbs_nothing(start):
     run = start(
@@ -142,7 +134,7 @@ def test_a_clock_that_jumps_years_ahead_and_back_disturbs_nothing(start):
         with contextlib.suppress(RequestError):  # its own request may fail
             os.kill(run.worker(), signal.SIGKILL)
             run.client.infer("digits", IMAGE, no_cache=True)
-        assert wait_for(lambda: run.client.infer("digits", IMAGE, no_cache=True)[1]["artifact"])
+        assert until(lambda: run.client.infer("digits", IMAGE, no_cache=True)[1]["artifact"])
         assert run.client._ask("GET", "/v2/health/live")[0] == 200
     assert run.stop() == 0
 
@@ -170,7 +162,7 @@ def test_a_full_disk_and_a_broker_that_is_away_cost_no_answer(start, nobody):
     asking.start()
     time.sleep(1.5)  # several windows want to be written
     run.process.send_signal(signal.SIGHUP)  # and the configuration is read again
-    assert wait_for(lambda: "reloaded: serving digits" in run.said())
+    assert until(lambda: "reloaded: serving digits" in run.said())
     run.free_disk()
     time.sleep(0.5)
     stop.set()

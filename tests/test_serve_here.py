@@ -21,7 +21,7 @@ from edgekit.serve.job import Answer, Job, LaneClosed, Outcome, at_once
 from edgekit.serve.lane import Lane
 from edgekit.serve.precedence import Precedence
 from edgekit.serve.signature import signature_of
-from tests.daemons import wait_for
+from tests.waiting import until
 
 pytest.importorskip("onnx", reason="the tiny model of these tests is made with onnx")
 pytest.importorskip("onnxruntime", reason="the sessions of these tests are onnxruntime's")
@@ -149,7 +149,7 @@ def test_behind_another_it_waits_its_turn_and_two_never_run_at_once(make):
     noted.lane.submit(Job(inputs=X, done=answered.append, later=at_once))
     assert len(noted.threads) == 1
     go_on.set()
-    assert wait_for(lambda: len(answered) == 2)
+    assert until(lambda: len(answered) == 2)
     assert HERE not in noted.threads
 
 
@@ -224,7 +224,7 @@ def test_tolerant_work_that_gives_way_holds_up_nobody(path):
     precedence.enter()  # somebody's real-time request, in another lane
     answered = threading.Event()
     noted.lane.submit(Job(inputs=X, done=lambda _: answered.set(), is_tolerant=True))
-    assert wait_for(lambda: noted.lane._line.is_empty)
+    assert until(lambda: noted.lane._line.is_empty)
     assert isinstance(noted.ask(later=at_once), Answer)
     assert noted.threads == [HERE]
     precedence.leave()
@@ -269,7 +269,7 @@ def test_one_client_alone_is_answered_without_a_change_of_threads(served):
         for _ in range(3):
             assert ask(client).startswith(b"HTTP/1.1 200")
         assert noted.threads[-3:] == [loop_thread] * 3
-        assert wait_for(lambda: noted.lane.counts.requests == 4), "the accounts are kept all the same"
+        assert until(lambda: noted.lane.counts.requests == 4), "the accounts are kept all the same"
 
 
 def test_two_clients_share_the_lanes_thread(served):

@@ -27,6 +27,7 @@ from edgekit.serve.http import HttpServer
 from edgekit.serve.lane import Lane
 from edgekit.serve.routes import Routes
 from edgekit.serve.signature import signature_of
+from tests.waiting import until
 
 onnx = pytest.importorskip("onnx", reason="the tiny models of these tests are made with onnx")
 pytest.importorskip("onnxruntime", reason="the sessions of these tests are onnxruntime's")
@@ -458,29 +459,20 @@ def test_the_query_of_a_client_that_left_is_not_run(roomy, engine, monkeypatch):
     monkeypatch.setattr(lane.session, "run", lambda inputs: (go_on.wait(20), run(inputs))[1])
     with roomy.connect() as stays:
         stays.sendall(slow_request())
-        assert wait_for(lambda: busy_connections(roomy, 1))
+        assert until(lambda: busy_connections(roomy, 1))
         with roomy.connect() as leaves:
             leaves.sendall(slow_request())
-            assert wait_for(lambda: busy_connections(roomy, 2))
-        assert wait_for(lambda: busy_connections(roomy, 1))
+            assert until(lambda: busy_connections(roomy, 2))
+        assert until(lambda: busy_connections(roomy, 1))
         go_on.set()
         read_reply(stays)
         stays.sendall(slow_request())
         read_reply(stays)
-    assert wait_for(lambda: counts.requests == before + 2)
+    assert until(lambda: counts.requests == before + 2)
 
 
 def busy_connections(serving: Serving, count: int) -> bool:
     return sum(not connection.is_idle for connection in list(serving.server.connections)) == count
-
-
-def wait_for(condition, timeout_s: float = 5.0) -> bool:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_the_longest_idle_connection_makes_room_and_busy_ones_do_not(roomy):
@@ -493,17 +485,17 @@ def test_the_longest_idle_connection_makes_room_and_busy_ones_do_not(roomy):
     assert idle[0].recv(1) == b""
     for client in idle:
         client.close()
-    assert wait_for(lambda: not roomy.server.connections)
+    assert until(lambda: not roomy.server.connections)
     busy = [roomy.connect() for _ in range(4)]
     for client in busy:
         client.sendall(b"POST /v2/models/double/infer HTTP/1.1\r\nContent-Length: 5\r\n\r\n")
-    assert wait_for(partial(busy_connections, roomy, 4))
+    assert until(partial(busy_connections, roomy, 4))
     with roomy.connect() as extra:
         reply = read_reply(extra)
         assert (reply.status, reply.error) == (503, "all 4 connections are busy")
     for client in busy:
         client.close()
-    assert wait_for(lambda: not roomy.server.connections)
+    assert until(lambda: not roomy.server.connections)
     assert infer_works(roomy)
 
 
@@ -569,7 +561,7 @@ def test_a_thousand_malformed_requests_leave_the_daemon_serving(serving):
                     first = first or piece
             statuses[first[9:12]] += 1
     assert infer_works(serving)
-    assert wait_for(lambda: not serving.server.connections)
+    assert until(lambda: not serving.server.connections)
     assert set(statuses) <= {b"", b"200", b"400", b"404", b"405", b"408", b"411", b"413", b"415"}, statuses
     assert statuses[b"400"] > 300
 
@@ -592,7 +584,7 @@ def test_draining_finishes_what_is_under_way_and_takes_no_more(engine):
             idle.sendall(request_bytes("GET", "/v2"))
             read_reply(idle)
             busy.sendall(slow_request())
-            assert wait_for(partial(busy_connections, serving, 1))
+            assert until(partial(busy_connections, serving, 1))
             drained = asyncio.run_coroutine_threadsafe(serving.server.drain(5.0), serving.loop)
             reply = read_reply(busy)
             assert (reply.status, reply.headers["connection"]) == (200, "close")
@@ -606,7 +598,7 @@ def test_draining_has_an_end(engine):
     for serving in start(engine):
         with serving.connect() as client:
             client.sendall(b"POST /v2/models/double/infer HTTP/1.1\r\nContent-Length: 5\r\n\r\n")
-            assert wait_for(partial(busy_connections, serving, 1))
+            assert until(partial(busy_connections, serving, 1))
             drained = asyncio.run_coroutine_threadsafe(serving.server.drain(0.2), serving.loop)
             assert drained.result(5) == 1
             assert client.recv(1) == b""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 from edgekit.runtimes.session import SessionSettings
 from edgekit.serve.precedence import LOAN_EVERY_S, LOAN_S, Precedence
 from edgekit.serve.remote import RemoteSession, WorkerLost
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere: states are read from Linux's /proc")
 
@@ -23,15 +24,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere: stat
 def state(pid: int) -> str:
     """T: stopped. Source: proc(5), third field of stat."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def wait_for(found: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 5
-    while not found():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 @pytest.fixture
@@ -47,21 +39,21 @@ def test_what_runs_is_paused_by_the_first_and_goes_on_after_the_last(child):
     precedence.begin(child)
     precedence.enter()
     precedence.enter()
-    assert wait_for(lambda: state(child) == "T")
+    assert until(lambda: state(child) == "T")
     precedence.leave()
     time.sleep(0.02)
     assert state(child) == "T", "one of the two is still under way"
     precedence.leave()
-    assert wait_for(lambda: state(child) != "T")
+    assert until(lambda: state(child) != "T")
 
 
 def test_what_begins_while_there_is_real_time_work_begins_paused_and_its_end_frees_it(child):
     precedence = Precedence()
     precedence.enter()
     precedence.begin(child)
-    assert wait_for(lambda: state(child) == "T")
+    assert until(lambda: state(child) == "T")
     precedence.end(child)
-    assert wait_for(lambda: state(child) != "T")
+    assert until(lambda: state(child) != "T")
     precedence.leave()
     precedence.enter()
     time.sleep(0.02)
@@ -92,12 +84,12 @@ def test_a_loan_lets_it_run_beside_real_time_work_and_no_longer(child):
     precedence = Precedence()
     precedence.begin(child)
     precedence.enter()
-    assert wait_for(lambda: state(child) == "T")
+    assert until(lambda: state(child) == "T")
     lender = threading.Thread(target=precedence.lend, args=(child, 0.2))
     lender.start()
-    assert wait_for(lambda: state(child) != "T")
+    assert until(lambda: state(child) != "T")
     lender.join()
-    assert wait_for(lambda: state(child) == "T")
+    assert until(lambda: state(child) == "T")
 
 
 def test_a_loan_after_real_time_work_has_ended_does_not_pause(child):
@@ -161,8 +153,8 @@ def test_an_inference_that_is_paused_longer_than_a_stuck_one_may_take_is_not_stu
     try:
         asking = threading.Thread(target=lambda: answers.append(session.run(turns(20_000))["y"]))
         asking.start()
-        assert wait_for(lambda: state(session.pid) == "T")
-        assert wait_for(lambda: session.paused_s > 1.3), "longer than it may take"
+        assert until(lambda: state(session.pid) == "T")
+        assert until(lambda: session.paused_s > 1.3), "longer than it may take"
         assert session.generation == 1
         precedence.leave()
         asking.join(20)

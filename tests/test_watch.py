@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,21 +33,13 @@ from edgekit.telemetry.messages import (
 )
 from edgekit.telemetry.recorder import Recorder
 from edgekit.telemetry.watch import Watcher
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed"),
 ]
 SECRET = "the-readers-secret"
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.fixture(scope="module")

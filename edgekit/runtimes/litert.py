@@ -17,6 +17,7 @@ import numpy as np
 from edgekit.errors import ArtifactError, RuntimeUnavailable
 from edgekit.manifest import Dimension, TensorSpec
 from edgekit.runtimes.axes import bind, unique_names
+from edgekit.runtimes.cores import Opening
 from edgekit.runtimes.delegated import placement_of
 from edgekit.runtimes.flatbuffer import check_tflite
 from edgekit.runtimes.quiet import captured_stderr
@@ -39,7 +40,9 @@ class LiteRtSession:
         module, self.runtime_version = load_library(settings.runtime)
         check_tflite(path)
         delegates = [_load_delegate(module, settings)] if settings.delegate else []
-        self._interpreter: Any = _open(path, module, settings, delegates)
+        with Opening(settings.threads) as opening:
+            self._interpreter: Any = _open(path, module, settings, delegates)
+        self._helpers = opening.helpers
         signature = _signature(self._interpreter)
         self._input_index, declared = _specs(self._interpreter.get_input_details(), signature.get("inputs", {}))
         self._shapes = {detail["index"]: _shape(detail) for detail in self._interpreter.get_input_details()}
@@ -61,6 +64,8 @@ class LiteRtSession:
             raise RuntimeError(f"{self._path}: the session is closed")
         check_inputs(self.inputs, inputs)
         with self._lock:
+            if self._helpers:
+                self._helpers.make_way()
             try:
                 self._resize({self._input_index[name]: value.shape for name, value in inputs.items()})
                 for name, value in inputs.items():

@@ -17,6 +17,7 @@ from edgekit.errors import ArtifactError, RuntimeUnavailable
 from edgekit.manifest import TensorSpec
 from edgekit.runtimes.axes import bind, bound_names
 from edgekit.runtimes.bound import BoundRun, capturing_device
+from edgekit.runtimes.cores import Opening
 from edgekit.runtimes.onnx_header import read_header
 from edgekit.runtimes.session import Placement, Quantization, SessionSettings, check_inputs
 
@@ -59,7 +60,9 @@ class OnnxSession:
         self.inputs: tuple[TensorSpec, ...] = bind(path, declared, settings.axes)
         self._names = bound_names(declared, self.inputs)
         self._open_axes = any(isinstance(axis, str) for spec in self.inputs for axis in spec.shape)
-        self._session: ort.InferenceSession | None = self._new_session()
+        with Opening(settings.threads) as opening:
+            self._session: ort.InferenceSession | None = self._new_session()
+        self._helpers = opening.helpers
         self.outputs: tuple[TensorSpec, ...] = tuple(
             _resolve(_spec(node), self._names) for node in self._session.get_outputs()
         )
@@ -77,6 +80,8 @@ class OnnxSession:
         if self._session is None:
             raise RuntimeError(f"{self._path}: the session is closed")
         check_inputs(self.inputs, inputs)
+        if self._helpers:
+            self._helpers.make_way()
         try:
             if self._bound is not None:
                 results = self._bound.run(inputs)

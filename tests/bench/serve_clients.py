@@ -80,11 +80,43 @@ async def serve():
 uvloop.run(serve())
 """
 
+LEAST = """
+import os, socket, sys
+from pathlib import Path
+import numpy as np
+from edgekit.runtimes.session import SessionSettings, open_session
+
+count, region = int(sys.argv[2]), os.open(sys.argv[3], os.O_RDWR)
+settings = SessionSettings(threads=1, axes={"x[0]": 1, "x[1]": count})
+session, x = open_session(Path(sys.argv[1]), settings), np.zeros((1, count), np.float32)
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+client, _ = listener.accept()
+client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while client.recv(65536):
+    os.preadv(region, [x], 0)
+    os.pwrite(region, session.run({"x": x})["y"], x.nbytes)
+    client.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\nokay")
+"""
+
 
 @contextmanager
 def echoing() -> Iterator[RawClient]:
     """A client of a program that does nothing but answer, on the daemon's kind of loop: what two wake-ups cost here."""
-    program = subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True)
+    with _answering(ECHO) as client:
+        yield client
+
+
+@contextmanager
+def least(model: Path, count: int, region: Path) -> Iterator[RawClient]:
+    """A client of what no server in Python can do without: it waits on one socket, copies, infers and answers."""
+    with _answering(LEAST, str(model), str(count), str(region)) as client:
+        yield client
+
+
+@contextmanager
+def _answering(script: str, *words: str) -> Iterator[RawClient]:
+    program = subprocess.Popen([sys.executable, "-c", script, *words], stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
     try:
         yield RawClient(int(program.stdout.readline()))
@@ -97,13 +129,13 @@ class SharedInput:
     """A tensor in shared memory, registered with the daemon; the output, four bytes, goes there too."""
 
     def __init__(self, client: RawClient, model: str, x: np.ndarray) -> None:
-        self._path = Path(f"/dev/shm/edgekit-bench-{os.getpid()}")
+        self.path = Path(f"/dev/shm/edgekit-bench-{os.getpid()}")
         size = x.nbytes + 64
-        with self._path.open("wb+") as file:
+        with self.path.open("wb+") as file:
             file.truncate(size)
             self._map = mmap.mmap(file.fileno(), size)
         self._map[: x.nbytes] = x.data.cast("B")
-        registration = json.dumps({"key": self._path.name, "byte_size": size}).encode()
+        registration = json.dumps({"key": self.path.name, "byte_size": size}).encode()
         client.ask(http_request("/v2/systemsharedmemory/region/bench/register", registration))
         where = {"shared_memory_region": "bench"}
         inputs = {"name": "x", "shape": x.shape, "datatype": "FP32"}
@@ -119,7 +151,7 @@ class SharedInput:
     def close(self, client: RawClient) -> None:
         client.ask(http_request("/v2/systemsharedmemory/region/bench/unregister", b""))
         self._map.close()
-        self._path.unlink()
+        self.path.unlink()
 
 
 def many_clients(port: int, request: bytes, count: int, seconds: float) -> list[float]:
