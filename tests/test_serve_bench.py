@@ -43,12 +43,13 @@ def test_a_short_run_ends_with_figures_and_null_for_what_is_not_measured():
     figures = json.loads(lines[-1])
     assert set(figures) == {
         "overhead_ms_100kb", "overhead_ms_1200kb", "overhead_ms_shm", "peer_overhead_ms_100kb", "batching_gain",
-        "peer_throughput_ratio", "realtime_p99_ratio", "idle_cores", "rss_extra_mib",
+        "peer_throughput_ratio", "realtime_p99_ratio", "idle_cores", "rss_extra_mib", "least_ms_shm",
     }  # fmt: skip
     # Not the promised figures, which need a quiet machine: a daemon that copies or waits would be far above these.
     assert 0 < figures["overhead_ms_100kb"] < 10
     assert 0 < figures["overhead_ms_1200kb"] < 30
     assert 0 < figures["overhead_ms_shm"] < 20
+    assert 0 < figures["least_ms_shm"] < 20
     assert figures["batching_gain"] > 0.5
     assert figures["realtime_p99_ratio"] is None, "30 samples say nothing of a p99"
     assert figures["idle_cores"] < 0.2
