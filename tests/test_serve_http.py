@@ -388,6 +388,17 @@ def test_requests_sent_ahead_are_answered_in_order(serving):
     assert statuses == [200, 200, 404, 200] * 100
 
 
+def test_the_same_head_again_brings_another_body(serving):
+    with serving.connect() as client:
+        for value in (1, 2, 3):
+            body = GOOD_BODY.replace(b"1", b"%d" % value)
+            client.sendall(request_bytes("POST", INFER, body))
+            reply = read_reply(client)
+            assert json.loads(reply.body)["outputs"][0]["data"][0] == 2 * value
+        client.sendall(request_bytes("POST", "/v2/models/nothing/infer", body))
+        assert read_reply(client).status == 404
+
+
 def test_a_body_may_arrive_byte_by_byte(serving):
     with serving.connect() as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

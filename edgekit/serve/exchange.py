@@ -31,6 +31,10 @@ class Request:
     connection: int = 0
     "A number of the connection that it came by."
 
+    def again(self) -> Request:
+        """Another one with the same head; its body and sender are to come."""
+        return Request(method=self.method, path=self.path, headers=self.headers, keep_alive=self.keep_alive)
+
     def int_header(self, name: bytes) -> int | None:
         """Raises RequestError (400) for anything but digits."""
         value = self.headers.get(name)

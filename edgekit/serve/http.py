@@ -134,6 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         self._view = memoryview(self._head)
         self._held = 0
         self._request: Request | None = None
+        self._before: tuple[bytes, Request] | None = None
         self._body: memoryview | None = None
         self._filled = 0
         self._is_busy = self._is_lingering = self._is_paused = self._is_last = False
@@ -190,17 +191,21 @@ class Connection(asyncio.BufferedProtocol):
                 self.deadline_s = min(self.deadline_s, self._server.loop.time() + HEAD_S)
             return
         try:
-            request = parse_head(bytes(self._view[:end]))
+            request = self._parse(bytes(self._view[:end]))
             length = self._server.check(request)
-            body = self._server.buffers.take(length, request.int_header(b"inference-header-content-length") or 0)
+            json_bytes = request.int_header(b"inference-header-content-length")
         except RequestError as error:
             self._refuse(error.status, str(error))
             return
         self._request = request
         taken = min(length, self._held - end)
-        body[:taken] = self._view[end : end + taken]
-        rest = self._held - end - taken
-        self._head[:rest] = self._head[end + taken : self._held]
+        if taken == length and json_bytes is None:  # all is here, and no tensor in it that would have to be aligned
+            body = memoryview(bytes(self._view[end : end + taken]))
+        else:
+            body = self._server.buffers.take(length, json_bytes or 0)
+            body[:taken] = self._view[end : end + taken]
+        if rest := self._held - end - taken:
+            self._head[:rest] = self._head[end + taken : self._held]
         self._held = rest
         if taken == length:
             self._dispatch(body)
@@ -209,6 +214,12 @@ class Connection(asyncio.BufferedProtocol):
         self.deadline_s = self._server.loop.time() + BODY_S + length / BODY_BYTES_S
         if request.headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _parse(self, head: bytes) -> Request:
+        """A client that asks again mostly sends the same head, and need not be understood anew."""
+        if self._before is None or self._before[0] != head:
+            self._before = head, parse_head(head)
+        return self._before[1].again()
 
     def _dispatch(self, body: memoryview) -> None:
         request = self._request
