@@ -108,6 +108,26 @@ def test_which_layers_hurt_is_asked_of_samples_held_out(count, fitted, held):
     assert count < 24 or not set(first) & set(second)
 
 
+def test_its_accuracy_is_not_that_of_a_cpu_whose_sums_saturate(tmp_path):
+    weights = RNG.uniform(0.9, 1.0, (CLASSES, WIDE)).astype(np.float32)  # two products of about 127 × 127 leave 16 bits
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CLASSES])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), str(tmp_path / "m.onnx"))
+    np.savez(tmp_path / "s.npz", x=RNG.uniform(0.9, 1.0, (40, WIDE)).astype(np.float32))
+    model, home = load_model(str(tmp_path / "m.onnx")), Home(tmp_path)
+    options = Options(calibration=tmp_path / "s.npz", search_s=0.0)
+    with Workshop(model, standard_artifact(model, home), home, None, options, None) as shop:
+        made = prune_recipe.quantizer(shop, shop.spelled_out)(shop.spelled_out)
+        measured = prune_recipe._trial(shop, made).accuracy
+    assert measured.per_output_sqnr_db["y"] > 40
+
+
 def test_no_runtime_here_is_offered_it(built):
     _, model, artifact = built
     assert "does not have" in ahead.why_not_here(artifact.record.bound_to)

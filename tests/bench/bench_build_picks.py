@@ -34,12 +34,11 @@ def compare(case: contenders.Case, threads: int, *, seconds: float, samples: int
     track = Track(sides, [case.feed_of(side) for side in sides])
     track.heat(sides, budget_s=seconds / 3, least=12)
     standard = sides[0]
-    for side in sides[1:]:  # what is slower than the standard is no pick and no peer worth having
-        if side.p50_ms < NOISE * standard.p50_ms:
-            side.kept = case.kept(side)
+    judge_faster(case, sides)
     best_ms = min(side.p50_ms for side in sides if is_fit(side))
-    near = [side for side in sides if side is standard or (is_fit(side) and side.p50_ms < NEAR * best_ms)]
+    near = [s for s in sides if s is standard or ((s.kept is None or is_fit(s)) and s.p50_ms < NEAR * best_ms)]
     track.heat(near, budget_s=seconds, least=40)
+    judge_faster(case, near)  # some only now
     fit = [side for side in sides if is_fit(side)]
     fastest = min((side for side in fit if side.kind != PEER), key=lambda side: side.p50_ms)
     peers = [side for side in fit if side.kind == PEER]
@@ -59,10 +58,17 @@ def compare(case: contenders.Case, threads: int, *, seconds: float, samples: int
         "balanced": {"name": balanced.name, "ms": balanced.p50_ms, "kept": balanced.kept, "broken": broken},
         "best_peer": {"name": best_peer.name, "ms": best_peer.p50_ms} if best_peer else None,
         "peers": {side.name: side.p50_ms if is_fit(side) else None for side in sides if side.kind == PEER}
-        | dict.fromkeys(case.missing),
+        | {name: None for name in case.missing if name in contenders.PEERS},
         "missing": dict(case.missing),
         "not_balanced": against,
     }
+
+
+def judge_faster(case: contenders.Case, sides: Sequence[Side]) -> None:
+    """What is slower than the standard is no pick and no peer worth having."""
+    for side in sides[1:]:
+        if side.kept is None and side.p50_ms < NOISE * sides[0].p50_ms:
+            side.kept = case.kept(side)
 
 
 def balance(case: contenders.Case, fit: Sequence[Side], standard: Side, samples: int) -> tuple[Side, dict[str, str]]:

@@ -158,7 +158,7 @@ def made(shop: Workshop, solutions: dict[str, prune.Solution]) -> Artifact | Non
 def judged(shop: Workshop, name: str, model: onnx.ModelProto) -> Row:
     """One side as a file, judged; said at once, since the whole run takes minutes."""
     path = shop.on_disk(model, "".join(c if c.isalnum() else "-" for c in name))
-    measured = shop.measure(path)
+    measured = shop.measure(path, as_written=True)
     row = row_of(name, path, measured.ratio if measured else None)
     print(f"  judged: {name}: {'-' if row.kept is None else f'{row.kept:.1%}'} kept", flush=True)
     return row

@@ -32,6 +32,7 @@ PEERS_PYTHON = ROOT / ".venv-peers/bin/python"
 CATALOG = ("ocr-detector", "ocr-recognizer", "ocr-classifier", "file-type", "voice-activity", "digits")
 ONNX = {"efficientnet-lite0": shared_models.efficientnet, "minilm": shared_models.minilm}
 TFLITE = {"kws": shared_models.kws, "resnet": shared_models.resnet, "vww": shared_models.vww}
+PEERS = ("ort quantize_static", "ort quantize_dynamic", "nncf, openvino", "ai-edge-quantizer, litert")
 NAMES = (*CATALOG, *ONNX, *TFLITE)
 MOST_JUDGED = 400
 """Samples that a side is judged with, evenly taken: judging them all would take most of the run."""
