@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -514,6 +516,19 @@ def test_a_command_reloads_what_the_file_says_where_that_is_allowed(daemon, brok
     assert not reply.ok
     assert "there is no 'absent' here" in reply.text
     assert [event.kind for event in heard.all("event")] == ["started", "reloaded", "reload-refused"]
+
+
+def test_what_is_loaded_when_it_becomes_ready_is_no_more_work_for_the_collector():
+    from edgekit.serve.daemon import Daemon
+
+    before = gc.get_freeze_count()
+    loaded = [[] for _ in range(1000)]
+    Daemon._become_ready(MagicMock(_started_s=0.0, _voice=MagicMock(models={})), "http://127.0.0.1:1")
+    try:
+        assert gc.get_freeze_count() >= before + len(loaded)
+    finally:
+        gc.unfreeze()
+        gc.freeze()  # as the session began (conftest)
 
 
 @pytest.mark.broker

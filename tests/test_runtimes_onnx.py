@@ -140,6 +140,7 @@ def test_threads_and_spinning_are_what_the_settings_say():
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     spinning = _open(DIGITS, spinning=True)._session.get_session_options()
     assert spinning.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert spinning.get_session_config_entry("session.force_spinning_stop") == "1", "a pause must not cost a core"
 
 
 def test_an_idle_session_uses_no_cpu():

@@ -426,6 +426,28 @@ def test_a_body_larger_than_one_read_is_whole(engine):
         assert np.array_equal(y.reshape(600, 600), engine.infer("slow", {"x": x}).outputs["y"])
 
 
+def test_an_answer_that_the_kernel_takes_in_pieces_is_whole(engine):
+    x = np.random.default_rng(1).random((600, 600), np.float32)
+    tensor = {"name": "x", "shape": [600, 600], "datatype": "FP32", "parameters": {"binary_data_size": x.nbytes}}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    request = request_bytes(
+        "POST", "/v2/models/slow/infer", head + x.tobytes(), Inference_Header_Content_Length=str(len(head))
+    )
+    for serving in start(engine, max_request_bytes=4_000_000):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", serving.port))
+        with client:
+            client.sendall(request)
+            time.sleep(0.5)  # the inference takes 0.1 s; by now the answer fills every buffer
+            reply = read_reply(client)
+            y = np.frombuffer(reply.body[int(reply.headers["inference-header-content-length"]) :], np.float32)
+            assert np.array_equal(y.reshape(600, 600), engine.infer("slow", {"x": x}).outputs["y"])
+            client.sendall(request_bytes("GET", "/v2"))
+            assert read_reply(client).status == 200
+
+
 def test_a_client_that_asks_first_is_told_to_continue(serving):
     with serving.connect() as client:
         client.sendall(request_bytes("POST", INFER, GOOD_BODY, Expect="100-continue")[: -len(GOOD_BODY)])

@@ -160,6 +160,7 @@ def _options(settings: SessionSettings) -> ort.SessionOptions:
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.spinning else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # within an inference, not after it
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     for key, value in settings.session_options.items():
         _set_option(options, key, value)

@@ -32,6 +32,7 @@ class SessionSettings:
     delegate_options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     spinning: bool = False
+    "onnxruntime: threads look for work within an inference instead of sleeping; after it they sleep in any case."
     axes: Mapping[str, int] = field(default_factory=dict)
     "Values for named dynamic axes."
     batch: int = 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 import httptools
 import numpy as np
@@ -13,8 +15,13 @@ from edgekit.errors import RequestError
 from edgekit.serve.protocol import error_body
 
 ALIGNMENT = 64
+MOST_PARTS = 64
+"""At once: writev takes 1024 at most (Linux), and a model has few outputs."""
 LEAST_BYTES = 64 * 1024
 """Less than that comes from memory that the allocator has at hand."""
+
+
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +66,29 @@ class Response:
 def error_response(status: int, text: str, headers: str = "") -> Response:
     """The protocol's JSON error."""
     return Response(status=status, headers=headers, parts=[error_body(text)])
+
+
+def head_of(response: Response, *, keep_alive: bool) -> bytes:
+    """Status line and headers; the length is that of the body, sent or not."""
+    length = sum(len(part) for part in response.parts)
+    return (
+        f"HTTP/1.1 {response.status} {_PHRASES[response.status]}\r\n"
+        f"Content-Type: {response.content_type}\r\nContent-Length: {length}\r\n{response.headers}"
+        f"{'' if keep_alive else 'Connection: close' + chr(13) + chr(10)}\r\n"
+    ).encode("latin-1")
+
+
+def send_some(fd: int, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """What the kernel does not take at once. Memoryviews are of bytes. Raises OSError: nobody is there any more."""
+    try:
+        sent = os.writev(fd, parts[:MOST_PARTS])
+    except BlockingIOError:
+        return parts
+    for i, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:], *parts[i + 1 :]]
+        sent -= len(part)
+    return []
 
 
 Reply = Callable[[Response], None]

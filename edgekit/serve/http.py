@@ -16,26 +16,22 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import cast
 
 from edgekit.errors import RequestError
-from edgekit.serve.exchange import App, Buffers, Request, Response, error_response, parse_head
+from edgekit.serve.exchange import App, Buffers, Request, Response, error_response, head_of, parse_head, send_some
 from edgekit.serve.shared import user_of
 
 logger = logging.getLogger(__name__)
 
-HEAD_BYTES = 16 * 1024
-HEAD_S = 10.0
+HEAD_BYTES, HEAD_S = 16 * 1024, 10.0
 """A head must be complete this long after its first byte."""
 BODY_S, BODY_BYTES_S = 10.0, 64 * 1024
 """A body may take 10 s and one second more for every 64 KiB: slow links pass, a client that drips bytes does not."""
-IDLE_S = 75.0
-LINGER_S = 2.0
+IDLE_S, LINGER_S = 75.0, 2.0
 OPEN_PATHS = frozenset(("/v2/health/live", "/v2/health/ready"))
 """Answered without the token: supervisors have none."""
 _numbers = itertools.count(1)
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 class HttpServer:
@@ -130,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
+        self._fd: int | None = None
         self._head = bytearray(HEAD_BYTES)
         self._view = memoryview(self._head)
         self._held = 0
@@ -150,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+        is_plain = transport.get_extra_info("ssl_object") is None
+        self._fd = transport.get_extra_info("socket").fileno() if is_plain else None
         if not self._server.admit(self):
             self._refuse(503, f"all {self._server.max_connections} connections are busy", "Retry-After: 1\r\n")
 
@@ -261,15 +260,18 @@ class Connection(asyncio.BufferedProtocol):
             self._read_head()
 
     def _write(self, transport: asyncio.Transport, response: Response, *, keep_alive: bool, without_body: bool) -> None:
-        length = sum(len(part) for part in response.parts)
         if response.status >= 400:
             self._server.errors[response.status] = self._server.errors.get(response.status, 0) + 1
-        head = (
-            f"HTTP/1.1 {response.status} {_PHRASES[response.status]}\r\n"
-            f"Content-Type: {response.content_type}\r\nContent-Length: {length}\r\n{response.headers}"
-            f"{'' if keep_alive else 'Connection: close' + chr(13) + chr(10)}\r\n"
-        ).encode("latin-1")
-        transport.writelines([head] if without_body else [head, *response.parts])
+        head = head_of(response, keep_alive=keep_alive)
+        parts: list[bytes | memoryview] = [head] if without_body else [head, *response.parts]
+        if self._fd is not None and not transport.is_closing() and not transport.get_write_buffer_size():
+            try:  # the loop would send it only after the rest of this turn
+                parts = send_some(self._fd, parts)
+            except OSError:  # the client is gone
+                transport.abort()
+                return
+        if parts:
+            transport.writelines(parts)
 
     def _refuse(self, status: int, text: str, headers: str = "") -> None:
         """Answer, stop sending, and read on for a moment: closing at once could destroy the answer on its way."""

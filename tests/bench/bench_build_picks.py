@@ -113,7 +113,8 @@ def why_not_balanced(case: contenders.Case, side: Side, standard: Side, samples:
         before, after = pair[0].width, pair[1].width
         if after <= WIDER * before:
             return None
-    return f"is wider: p99/p50 {after:.2f} against {before:.2f}"
+    told = " against ".join(f"{own.width:.2f}" for own in reversed(pair))
+    return f"is wider: p99/p50 {told}; its p99 is {pair[1].p99_ms / pair[0].p99_ms:.2f} of the standard's"
 
 
 def _why_worse_start(side: Side, standard: Side) -> str | None:

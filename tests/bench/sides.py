@@ -47,12 +47,17 @@ class Side:
     @property
     def width(self) -> float | None:
         """p99 / p50; None with fewer samples than a p99 needs."""
+        return self.p99_ms / self.p50_ms if self.p99_ms is not None else None
+
+    @property
+    def p99_ms(self) -> float | None:
         if len(self.times_ms) < FOR_P99:
             return None
-        return float(np.percentile(self.times_ms, 99, method="inverted_cdf")) / self.p50_ms
+        return float(np.percentile(self.times_ms, 99, method="inverted_cdf"))
 
     def fresh(self, threads: int | None = None) -> Side:
-        """The same, not yet timed. Spinning as in onnxruntime's default session, where it has threads."""
+        """The same, not yet timed. Spinning as in onnxruntime's default session, where it has threads, but not after an
+        inference: what spins on takes a core from the next side for tens of milliseconds."""
         count = threads or self.settings.threads
         settings = replace(self.settings, threads=count, spinning=count > 1)
         return replace(self, settings=settings, times_ms=[], cold_ms=None, peak_bytes=None)

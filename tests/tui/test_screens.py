@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.dom import DOMNode
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -33,6 +34,30 @@ def test_the_fleet_screen_holds_the_fleet_at_every_size(ascii_only: bool) -> Non
             assert text.isascii() or not ascii_only
 
     drive(act, ascii_only=ascii_only)
+
+
+def test_a_screen_that_changes_its_size_is_styled_once() -> None:
+    """A thousand rows are styled with it: each time more is a frame late."""
+
+    async def act(app: Console, pilot: Pilot[None]) -> None:
+        styled: list[DOMNode] = []
+        update_styles = app.update_styles
+
+        def count(node: DOMNode, **how: object) -> None:
+            styled.append(node)
+            update_styles(node, **how)
+
+        app.update_styles = count  # type: ignore[method-assign]
+        await pilot.resize_terminal(250, 70)
+        await pilot.pause()
+        assert {"-roomy", "-tall"} <= app.screen.classes
+        assert not {"-low", "-narrow"} & app.screen.classes
+        assert styled.count(app.screen) == 1
+        await pilot.resize_terminal(251, 71)
+        await pilot.pause()
+        assert styled.count(app.screen) == 1, "nothing that styles depend on has changed"
+
+    drive(act, size=(80, 24))
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
