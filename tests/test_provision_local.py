@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -165,6 +167,19 @@ def test_the_system_units_are_hardened(tmp_path, make_unit):
     words = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=25", path]
     run = subprocess.run(words, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-3000:]
+
+
+@needs_analyze
+@pytest.mark.parametrize(("make_unit", "is_allowed"), [(unit.system_unit, True), (unit.system_updater, False)])
+def test_only_the_daemon_may_place_and_lower_its_threads(tmp_path, make_unit, is_allowed):
+    path = tmp_path / unit.NAME
+    text = make_unit(Path("/opt/edgekit"), python="/usr/bin/python3", user="edgekit")
+    for call in ("sched_setaffinity", "setpriority"):
+        path.write_text(re.sub(f"(?m)^(SystemCallFilter=.*{call}.*)$", f"SystemCallFilter={call}", text))
+        words = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--json=short", path]
+        run = subprocess.run(words, capture_output=True, text=True)
+        told = {row["json_field"]: row["description"] for row in json.loads(run.stdout)}
+        assert (f"{call} is allowed" in told["SystemCallFilter_resources"]) == is_allowed, told
 
 
 def test_a_root_in_a_home_stays_writable_under_the_hardening():

@@ -116,13 +116,17 @@ def test_threads_of_python_are_not_the_runtimes(sleepers: Sleepers):
     assert not opening.helpers
 
 
-def test_a_thread_that_is_gone_frees_the_others(sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch):
+def test_a_thread_that_is_gone_frees_the_others(
+    sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     (alive,) = sleepers.add(1)
     three = [CORES[0], CORES[1], CORES[0]]
     gone = Helpers([alive, 2**22 - 1], three)
     monkeypatch.setattr(cores, "CURRENT_CORE", lambda: CORES[0])
-    gone.make_way()
+    with caplog.at_level("WARNING"):
+        gone.make_way()
     assert not gone
+    assert "wake where the kernel puts them" in caplog.text
     assert os.sched_getaffinity(alive) == set(CORES)
 
 

@@ -178,6 +178,16 @@ def test_requests_go_to_the_lane_of_their_priority_or_the_one_their_deadline_lea
     assert lane(deadline_ms=12_000.0) == (REALTIME, "standard"), "no room for the tolerant one's ten seconds and some"
 
 
+def test_where_a_thread_may_not_be_lowered_that_is_said(monkeypatch, caplog):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    with caplog.at_level("WARNING"):
+        assert run_lowered(lambda: 1) == 1
+    assert "same priority as real-time work: Operation not permitted" in caplog.text
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
 def test_a_tolerant_lane_and_the_threads_of_its_session_run_at_the_lowest_priority(make_lane, model_path):
     def nices() -> dict[int, int]:

@@ -92,10 +92,16 @@ SystemCallFilter=~@privileged @resources
 SystemCallErrorNumber=EPERM
 """
 
+_OWN_THREADS = """\
+# The daemon lowers its tolerant threads, and keeps a runtime's off the core of their caller.
+SystemCallFilter=setpriority sched_setaffinity
+"""
+
 
 def system_unit(root: Path, *, python: str, user: str, groups: tuple[str, ...] = ()) -> str:
     """For the system's own systemd. `groups`: those of the device nodes (video, render, plugdev) that exist there."""
-    return _UNIT.format(python=python, root=root, harden=_harden(root, user, groups), wanted_by="multi-user.target")
+    harden = _harden(root, user, groups) + _OWN_THREADS
+    return _UNIT.format(python=python, root=root, harden=harden, wanted_by="multi-user.target")
 
 
 def user_unit(root: Path, *, python: str) -> str:

@@ -8,12 +8,14 @@ where it is, is asked before each inference.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+logger = logging.getLogger(__name__)
 _TASKS = Path("/proc/self/task")
 
 
@@ -52,7 +54,8 @@ class Helpers:
         try:
             for thread, core in zip(self._threads, (*self._cores[own + 1 :], *self._cores[:own]), strict=True):
                 os.sched_setaffinity(thread, {core})
-        except OSError:  # a thread that has gone, or a core taken away: the kernel does what it did before
+        except OSError as e:  # not allowed to, a thread that has gone, or a core taken away
+            logger.warning("a runtime's threads wake where the kernel puts them, which may be slower: %s", e.strerror)
             self.let_go()
 
     def let_go(self) -> None:

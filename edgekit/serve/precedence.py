@@ -8,6 +8,7 @@ enough: a lowered thread that is preempted while it holds the interpreter's lock
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 NICE = 19
@@ -138,8 +140,10 @@ def lower_this_thread() -> None:
     Source: setpriority(2): on Linux a nice value belongs to a thread. Elsewhere it is the process's and is left alone.
     """
     if sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError):
+        try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        except OSError as e:  # a seccomp filter: nothing is wrong but the order of what is urgent
+            logger.warning("tolerant work runs at the same priority as real-time work: %s", e.strerror)
 
 
 def run_lowered(work: Callable[[], Result]) -> Result:
