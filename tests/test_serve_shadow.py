@@ -18,6 +18,7 @@ from edgekit.serve.job import Job
 from edgekit.serve.loader import Loader
 from edgekit.serve.shadow import Shadow
 from edgekit.telemetry.recorder import Recorder
+from tests.waiting import until
 
 pytest.importorskip("onnxruntime", reason="the artifacts of these tests run in onnxruntime")
 
@@ -92,6 +93,8 @@ def test_a_tolerant_lane_that_has_the_standard_is_what_is_compared_with(load):
     loader = load(tolerant=TolerantConfig(artifact="standard"), shadow=1.0)
     assert loader.engine.find("digits").standard is None
     ask(loader, 10)
+    counted = loader.engine.find("digits").ready_lane().counts
+    assert until(lambda: counted.shadow_total > 0), "one at least is compared, in its own time"
     assert compared(loader)[2] > 0
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import unquote
 
 import httptools
 import numpy as np
@@ -32,24 +33,17 @@ class Request:
     path: str
     headers: dict[bytes, bytes]
     keep_alive: bool
+    parts: list[str]
+    "Of the path, unquoted."
+    length: int
+    "Of the body in bytes, as the head says."
+    json_bytes: int | None
+    "How much of the body is JSON, where tensors follow it; None: all."
     body: memoryview = field(default_factory=lambda: memoryview(b""))
     user: Callable[[], int | None] = lambda: None
     "Who sent it, where that can be told (see `shared.user_of`)."
     connection: int = 0
     "A number of the connection that it came by."
-
-    def again(self) -> Request:
-        """Another one with the same head; its body and sender are to come."""
-        return Request(method=self.method, path=self.path, headers=self.headers, keep_alive=self.keep_alive)
-
-    def int_header(self, name: bytes) -> int | None:
-        """Raises RequestError (400) for anything but digits."""
-        value = self.headers.get(name)
-        if value is None:
-            return None
-        if not value.isdigit() or len(value) > 18:
-            raise RequestError(400, f"header {name.decode()} is not a number of bytes")
-        return int(value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +122,25 @@ def parse_head(head: bytes) -> Request:
         method = parts.parser.get_method().decode()
         parts.parser = None  # each knows the other: else every request would be work for the garbage collector
     path = parts.url.partition(b"?")[0].decode("latin-1")
-    return Request(method=method, path=path, headers=parts.headers, keep_alive=parts.keep_alive)
+    return Request(
+        method=method,
+        path=path,
+        headers=parts.headers,
+        keep_alive=parts.keep_alive,
+        parts=[unquote(part) for part in path.strip("/").split("/")],
+        length=_bytes_in(parts.headers, b"content-length") or 0,
+        json_bytes=_bytes_in(parts.headers, b"inference-header-content-length"),
+    )
+
+
+def _bytes_in(headers: dict[bytes, bytes], name: bytes) -> int | None:
+    """Raises RequestError (400) for anything but digits."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 18:
+        raise RequestError(400, f"header {name.decode()} is not a number of bytes")
+    return int(value)
 
 
 class Buffers:

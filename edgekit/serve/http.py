@@ -81,8 +81,8 @@ class HttpServer:
             self._sweeper.cancel()
         return cut_off
 
-    def check(self, request: Request) -> int:
-        """The length of the body to come. Raises RequestError for a request not worth reading further."""
+    def check(self, request: Request) -> None:
+        """Raises RequestError for a request not worth reading further."""
         if self._credentials is not None and request.path not in OPEN_PATHS:
             given = request.headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, self._credentials):
@@ -91,10 +91,9 @@ class HttpServer:
             raise RequestError(411, "send Content-Length; chunked bodies are not accepted")
         if request.headers.get(b"content-encoding", b"identity") != b"identity":
             raise RequestError(415, "compressed bodies are not accepted; send it as it is")
-        length = request.int_header(b"content-length") or 0
-        if length > self.max_request_bytes:
-            raise RequestError(413, f"the body has {length} bytes, at most {self.max_request_bytes} are accepted")
-        return length
+        if request.length > self.max_request_bytes:
+            text = f"the body has {request.length} bytes, at most {self.max_request_bytes} are accepted"
+            raise RequestError(413, text)
 
     def admit(self, connection: Connection) -> bool:
         """Room is made by closing the connection that has been idle longest; without one there is none."""
@@ -191,17 +190,18 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             request = self._parse(bytes(self._view[:end]))
-            length = self._server.check(request)
-            json_bytes = request.int_header(b"inference-header-content-length")
+            self._server.check(request)
         except RequestError as error:
             self._refuse(error.status, str(error))
             return
-        self._request = request
+        self._request, length = request, request.length
         taken = min(length, self._held - end)
-        if taken == length and json_bytes is None:  # all is here, and no tensor in it that would have to be aligned
+        if (
+            taken == length and request.json_bytes is None
+        ):  # all is here, and no tensor in it that would have to be aligned
             body = memoryview(bytes(self._view[end : end + taken]))
         else:
-            body = self._server.buffers.take(length, json_bytes or 0)
+            body = self._server.buffers.take(length, request.json_bytes or 0)
             body[:taken] = self._view[end : end + taken]
         if rest := self._held - end - taken:
             self._head[:rest] = self._head[end + taken : self._held]
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         """A client that asks again mostly sends the same head, and need not be understood anew."""
         if self._before is None or self._before[0] != head:
             self._before = head, parse_head(head)
-        return self._before[1].again()
+        return self._before[1]
 
     def _dispatch(self, body: memoryview) -> None:
         request = self._request
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         keep_alive = request.keep_alive and not self._server.is_draining
         self._write(transport, response, keep_alive=keep_alive, without_body=request.method == "HEAD")
-        self._request = self._cancel = None
+        self._request, self._cancel, request.body = None, None, memoryview(b"")  # the same head may come again
         self._is_busy = False
         self.deadline_s = self._server.loop.time() + (IDLE_S if keep_alive else LINGER_S)
         if not keep_alive:

@@ -9,7 +9,6 @@ from functools import partial
 from threading import get_ident
 from time import monotonic
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
@@ -59,15 +58,15 @@ class Routes:
                 return None
             if request.method not in ("GET", "HEAD"):
                 raise RequestError(405, f"{request.method} is not understood here; use GET, or POST to infer")
-            reply(self._get(request.path))
+            reply(self._get(request))
         except (RequestError, InputError) as error:
             reply(_refusal(error))
         return None
 
-    def _get(self, path: str) -> Response:
-        if path == "/metrics":
-            return self._metrics()
-        match [unquote(part) for part in path.strip("/").split("/")]:
+    def _get(self, request: Request) -> Response:
+        match request.parts:
+            case ["metrics"]:
+                return self._metrics()
             case ["v2"]:
                 extensions = ["binary_tensor_data", "model_configuration", "sequence", "parameters"]
                 extensions += ["system_shared_memory"] if self._shared is not None else []
@@ -90,14 +89,14 @@ class Routes:
                         return _json(_config(model))
                     case ["infer"]:
                         raise RequestError(405, "infer wants POST")
-        raise RequestError(404, f"no such path: {path}")
+        raise RequestError(404, f"no such path: {request.path}")
 
     def _regions(self, request: Request) -> Response:
         """Source: Triton "Shared-Memory Extension", HTTP."""
         if self._shared is None:
             raise RequestError(404, "shared memory is off; http.shared_memory = true turns it on")
         user = request.user()
-        match request.method, [unquote(part) for part in request.path.strip("/").split("/")[2:]]:
+        match request.method, request.parts[2:]:
             case "GET", ["status"]:
                 return Response(parts=[msgspec.json.encode(self._shared.status(None, user))])
             case "GET", ["region", name, "status"]:
@@ -133,12 +132,12 @@ class Routes:
         return gauges
 
     def _infer(self, request: Request, reply: Reply) -> Callable[[], None]:
-        parts = request.path.strip("/").split("/")
+        parts = request.parts
         if parts[:2] != ["v2", "models"] or parts[-1] != "infer" or len(parts) not in (4, 6):
             raise RequestError(404, f"no such path for POST: {request.path}")
         if len(parts) == 6 and parts[3] != "versions":
             raise RequestError(404, f"no such path for POST: {request.path}")
-        model = self._engine.find(unquote(parts[2]), unquote(parts[4]) if len(parts) == 6 else None)
+        model = self._engine.find(parts[2], parts[4] if len(parts) == 6 else None)
         lane = model.ready_lane()
         try:
             self._engine.check_open()
@@ -146,8 +145,7 @@ class Routes:
             lane.refuse(rejected=1)
             raise
         try:
-            json_bytes = request.int_header(b"inference-header-content-length")
-            query = decode_request(request.body, json_bytes, lane.layouts, self._reader(request))
+            query = decode_request(request.body, request.json_bytes, lane.layouts, self._reader(request))
         except (RequestError, InputError):
             lane.refuse(errors=1)
             raise
