@@ -399,6 +399,26 @@ def test_the_same_head_again_brings_another_body(serving):
         assert read_reply(client).status == 404
 
 
+def test_a_head_that_comes_again_is_parsed_once_and_keeps_no_body(serving, monkeypatch):
+    parsed = []
+    parse = http_module.parse_head
+    monkeypatch.setattr(http_module, "parse_head", lambda head: parsed.append(parse(head)) or parsed[-1])
+    with serving.connect() as client:
+        for path in (INFER, INFER, INFER, "/v2/models/nothing/infer", INFER):
+            client.sendall(request_bytes("POST", path, GOOD_BODY))
+            read_reply(client)
+        assert len(parsed) == 3
+        assert until(lambda: all(len(request.body) == 0 for request in parsed)), "its memory is for the next one"
+
+
+def test_an_answer_does_not_wait_for_the_end_of_the_turn(serving, monkeypatch):
+    left = []
+    send = http_module.send_some
+    monkeypatch.setattr(http_module, "send_some", lambda fd, parts: left.append(send(fd, parts)) or left[-1])
+    assert infer_works(serving)
+    assert left == [[]], "the kernel had all of it at once"
+
+
 def test_a_body_may_arrive_byte_by_byte(serving):
     with serving.connect() as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -196,9 +196,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._request, length = request, request.length
         taken = min(length, self._held - end)
-        if (
-            taken == length and request.json_bytes is None
-        ):  # all is here, and no tensor in it that would have to be aligned
+        if taken == length and request.json_bytes is None:  # all here, and no tensor in it that wants to be aligned
             body = memoryview(bytes(self._view[end : end + taken]))
         else:
             body = self._server.buffers.take(length, request.json_bytes or 0)
